@@ -1,0 +1,16 @@
+//go:build !linux
+
+package netns
+
+import (
+	"errors"
+	"os/exec"
+)
+
+var errNotLinux = errors.New("network namespaces exist on Linux only")
+
+func enter(string, func() error) error { return errNotLinux }
+
+func detach(*exec.Cmd) {}
+
+func mayMakeNamespaces() error { return errNotLinux }

@@ -1,0 +1,166 @@
+package weft
+
+import (
+	"net/netip"
+	"time"
+)
+
+// SchemaVersion is the version of every document that --json prints and the local API answers with. It grows
+// when a field changes its meaning or goes; fields are added without.
+const SchemaVersion = 1
+
+// A DaemonState is where the daemon stands.
+type DaemonState string
+
+// The states of the daemon.
+const (
+	NeedsJoin DaemonState = "needs-join" // it has no network: weft up TOKEN
+	Stopped   DaemonState = "stopped"    // it has one, and weft down was said
+	Starting  DaemonState = "starting"   // no map yet
+	Running   DaemonState = "running"
+	Refused   DaemonState = "refused" // the server refuses this node for good; Status.Problems says why
+)
+
+// Status is the document of weft status.
+type Status struct {
+	Schema  int          `json:"schema_version"`
+	Version string       `json:"version"`
+	State   DaemonState  `json:"state"`
+	Self    SelfStatus   `json:"self"`
+	Server  ServerStatus `json:"server"`
+	Peers   []PeerStatus `json:"peers"`
+	// Problems are sentences for the person in charge, worst first; empty when all is well.
+	Problems []string `json:"problems"`
+}
+
+// SelfStatus is this node.
+type SelfStatus struct {
+	ID         NodeID        `json:"id"`
+	Name       string        `json:"name"`
+	FQDN       string        `json:"fqdn"`
+	Key        string        `json:"key"`
+	Addrs      []netip.Addr  `json:"addrs"`
+	Candidates []Candidate   `json:"candidates"`
+	Interface  string        `json:"interface,omitempty"` // the TUN's name; empty in userspace mode
+	Userspace  bool          `json:"userspace"`
+	Proxy      string        `json:"proxy,omitempty"` // host:port of the SOCKS5 and HTTP proxy in userspace mode
+	Port       uint16        `json:"port"`            // of the UDP sockets
+	Relays     []RelayStatus `json:"relays"`
+	DNS        string        `json:"dns"` // how names are wired in: resolved, resolvconf, resolv.conf, off
+	MTU        int           `json:"mtu"`
+	Expires    time.Time     `json:"expires,omitzero"`
+}
+
+// ServerStatus is the node's connection to the coordinator.
+type ServerStatus struct {
+	URL       string    `json:"url"`
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"` // of Connected's last change
+	Transport string    `json:"transport,omitempty"`
+	Error     string    `json:"error,omitempty"` // why it is not connected
+	MapAge    float64   `json:"map_age_seconds"` // since the map was last heard of
+}
+
+// RelayStatus is one of the network's relays as this node sees it.
+type RelayStatus struct {
+	ID     RelayID        `json:"id"`
+	Name   string         `json:"name"`
+	UDP    bool           `json:"udp"`    // bound over UDP
+	Stream bool           `json:"stream"` // stream is up
+	Addr   netip.AddrPort `json:"addr,omitzero"`
+	RTTms  float64        `json:"rtt_ms,omitempty"`
+	Error  string         `json:"error,omitempty"`
+}
+
+// PathKind is what a person wants to know of a path first.
+type PathKind string
+
+// The kinds of path.
+const (
+	PathDirect PathKind = "direct"
+	PathRelay  PathKind = "relay"
+	PathNone   PathKind = "none"
+)
+
+// Kind sums a method up.
+func (m Method) Kind() PathKind {
+	switch {
+	case m == Direct:
+		return PathDirect
+	case m.Relayed():
+		return PathRelay
+	}
+	return PathNone
+}
+
+// PeerStatus is one peer as this node sees it.
+type PeerStatus struct {
+	ID       NodeID       `json:"id"`
+	Name     string       `json:"name"`
+	Addrs    []netip.Addr `json:"addrs"`
+	User     string       `json:"user,omitempty"`
+	Tags     []string     `json:"tags,omitempty"`
+	Online   bool         `json:"online"` // as the coordinator says
+	Path     PathKind     `json:"path"`
+	Method   Method       `json:"method"`
+	Endpoint string       `json:"endpoint,omitempty"` // address of a direct path, name of the relay of another
+	RTTms    float64      `json:"rtt_ms,omitempty"`
+	Loss     float64      `json:"loss"` // 0..1, of data in the last seconds
+	RxBytes  uint64       `json:"rx_bytes"`
+	TxBytes  uint64       `json:"tx_bytes"`
+	// LastHandshake is WireGuard's; LastSeen is the last packet of any kind.
+	LastHandshake time.Time `json:"last_handshake,omitzero"`
+	LastSeen      time.Time `json:"last_seen,omitzero"`
+	// DirectAfterMS is how long after both were up the first direct path was in use; 0: not yet.
+	DirectAfterMS float64      `json:"direct_after_ms,omitempty"`
+	Reason        string       `json:"reason,omitempty"` // of the last change of path
+	Switches      []PathSwitch `json:"switches,omitempty"`
+}
+
+// A PathSwitch is one change of the path in use.
+type PathSwitch struct {
+	At     time.Time `json:"at"`
+	From   string    `json:"from"`
+	To     string    `json:"to"`
+	Reason string    `json:"reason"`
+}
+
+// PingReply is one line of weft ping: either a reply or why there was none.
+type PingReply struct {
+	Schema   int      `json:"schema_version"`
+	Peer     string   `json:"peer"`
+	Seq      int      `json:"seq"`
+	Path     PathKind `json:"path"`
+	Method   Method   `json:"method"`
+	Endpoint string   `json:"endpoint,omitempty"`
+	RTTms    float64  `json:"rtt_ms,omitempty"`
+	Error    string   `json:"error,omitempty"`
+}
+
+// Netcheck is the document of weft netcheck.
+type Netcheck struct {
+	Schema    int             `json:"schema_version"`
+	UDP       bool            `json:"udp"` // any STUN answer at all
+	IPv4      NetcheckFamily  `json:"ipv4"`
+	IPv6      NetcheckFamily  `json:"ipv6"`
+	Relays    []NetcheckRelay `json:"relays"`
+	Interface []string        `json:"interfaces"`
+	Problems  []string        `json:"problems"`
+}
+
+// NetcheckFamily is what STUN says of one address family.
+type NetcheckFamily struct {
+	Works     bool           `json:"works"`
+	Mapped    netip.AddrPort `json:"mapped,omitzero"`
+	Mapping   string         `json:"mapping"`   // RFC 4787's words, or "unknown"
+	Filtering string         `json:"filtering"` // likewise
+}
+
+// NetcheckRelay is one relay's answers.
+type NetcheckRelay struct {
+	Name     string  `json:"name"`
+	UDPms    float64 `json:"udp_ms,omitempty"`
+	StreamMS float64 `json:"stream_ms,omitempty"`
+	Stream   string  `json:"stream,omitempty"` // upgrade or websocket
+	Error    string  `json:"error,omitempty"`
+}

@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"weft"
+	"weft/key"
+)
+
+// Node and server exchange JSON documents over a stream of Noise messages (package stream): a request with
+// exactly one field set, and whatever the server has to say, in its own time. Unknown fields are ignored, so
+// that either side may be the newer one; an unknown request is answered with an error and nothing else breaks.
+
+// Paths of the HTTP requests that become streams, and what they ask to be upgraded to.
+const (
+	ControlPath  = "/weft/control"
+	RelayPath    = "/weft/relay"
+	ControlProto = "weft-control/1"
+	RelayProto   = "weft-relay/1"
+)
+
+// Bounds of a document's length in bytes. A map of 10,000 nodes with a dozen candidates each is some 12 MiB.
+const (
+	MaxNodeMessage   = 64 << 10
+	MaxServerMessage = 32 << 20
+)
+
+// A NodeMessage is what a node, or a stand-alone relay, says to the server. Exactly one field is set.
+type NodeMessage struct {
+	Hello  *Hello  `json:"hello,omitempty"`  // the first, once
+	Update *Update `json:"update,omitempty"` // whenever something changed
+	Logout *Logout `json:"logout,omitempty"` // the node leaves the network for good
+	Ping   *Beat   `json:"ping,omitempty"`   // answered by Pong
+}
+
+// Hello presents a machine. Its machine key is the Noise handshake's, which has proved it.
+type Hello struct {
+	Version string `json:"version"`
+	OS      string `json:"os"`
+	// Secret is a join token's; needed until the server knows the machine, ignored from then on.
+	Secret  []byte         `json:"secret,omitempty"`
+	NodeKey key.NodePublic `json:"node_key,omitzero"` // of a node
+	Name    string         `json:"name,omitempty"`    // wished for
+	Relay   *HelloRelay    `json:"relay,omitempty"`   // of a stand-alone relay
+	// MapVersion and Epoch are of the last map the node holds; the server sends a full map all the same
+	// when it cannot tell what changed since.
+	Epoch      string `json:"epoch,omitempty"`
+	MapVersion uint64 `json:"map_version,omitempty"`
+}
+
+// HelloRelay presents a stand-alone relay.
+type HelloRelay struct {
+	Key         key.RelayPublic  `json:"key"`
+	Name        string           `json:"name"`
+	URL         string           `json:"url"`
+	UDP         []netip.AddrPort `json:"udp,omitempty"`
+	UDPPort     uint16           `json:"udp_port,omitempty"`
+	Fingerprint []byte           `json:"fingerprint,omitempty"`
+}
+
+// Update tells what changed at the node. Every field replaces what was said before.
+type Update struct {
+	Candidates []weft.Candidate `json:"candidates"`
+	HomeRelay  weft.RelayID     `json:"home_relay,omitempty"`
+	NAT        string           `json:"nat,omitempty"`
+}
+
+// Logout removes the node.
+type Logout struct{}
+
+// Beat is a heartbeat: the number comes back.
+type Beat struct {
+	N uint64 `json:"n"`
+}
+
+// A ServerMessage is what the server says. Exactly one field is set.
+type ServerMessage struct {
+	Welcome *Welcome         `json:"welcome,omitempty"` // the answer to Hello
+	Map     *weft.NetworkMap `json:"map,omitempty"`     // the whole map, after Welcome
+	Change  *weft.Change     `json:"change,omitempty"`  // from then on
+	Revoked *Revoked         `json:"revoked,omitempty"` // to relays
+	Error   *weft.Error      `json:"error,omitempty"`   // and, where its code is permanent, the end
+	Pong    *Beat            `json:"pong,omitempty"`
+}
+
+// Welcome says who the node is.
+type Welcome struct {
+	ServerVersion string            `json:"server_version"`
+	Epoch         string            `json:"epoch"` // changes when versions start again
+	Node          weft.NodeID       `json:"node,omitempty"`
+	Relay         weft.RelayID      `json:"relay,omitempty"`
+	Signing       key.SigningPublic `json:"signing,omitzero"` // whose tickets a relay admits
+	Network       string            `json:"network"`
+}
+
+// Revoked lists nodes whose tickets a relay no longer honours, though their end has not come: all of them.
+type Revoked struct {
+	Nodes []weft.NodeID `json:"nodes"`
+}
+
+// ParseNodeMessage reads and checks what a node said.
+func ParseNodeMessage(b []byte) (NodeMessage, error) {
+	var m NodeMessage
+	if err := parseDocument(b, MaxNodeMessage, &m); err != nil {
+		return m, err
+	}
+	if n := set(m.Hello != nil, m.Update != nil, m.Logout != nil, m.Ping != nil); n != 1 {
+		return m, fmt.Errorf("%w: %d requests in one document, not one", ErrFrame, n)
+	}
+	if m.Update != nil && len(m.Update.Candidates) > MaxCandidates {
+		return m, fmt.Errorf("%w: %d candidates, more than %d", ErrFrame, len(m.Update.Candidates), MaxCandidates)
+	}
+	return m, nil
+}
+
+// ParseServerMessage reads and checks what the server said.
+func ParseServerMessage(b []byte) (ServerMessage, error) {
+	var m ServerMessage
+	if err := parseDocument(b, MaxServerMessage, &m); err != nil {
+		return m, err
+	}
+	if n := set(m.Welcome != nil, m.Map != nil, m.Change != nil, m.Revoked != nil, m.Error != nil, m.Pong != nil); n > 1 {
+		return m, fmt.Errorf("%w: %d answers in one document, not one", ErrFrame, n)
+	}
+	return m, nil // none: a newer server's, to be passed over
+}
+
+func parseDocument(b []byte, limit int, into any) error {
+	if len(b) > limit {
+		return fmt.Errorf("%w: %d bytes, more than %d", ErrFrame, len(b), limit)
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%w: %v", ErrFrame, err)
+	}
+	return nil
+}
+
+func set(fields ...bool) (n int) {
+	for _, f := range fields {
+		if f {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,243 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"weft"
+	"weft/key"
+)
+
+// A peer frame is what two nodes tell each other beside WireGuard, over any path:
+//
+//	+---------------------------------------------------------------+
+//	|                     header, Kind = Peer                       |
+//	+---------------------------------------------------------------+
+//	|                      sender's NodeID                          |
+//	+---------------------------------------------------------------+
+//	|   nonce (12)  |  sealed message (n)  |        tag (16)        |
+//	+---------------------------------------------------------------+
+//
+// The key is what only the two can derive from their node keys ([PeerBox]); the first eight bytes are
+// authenticated with it. The message inside begins with a byte that says what it is.
+
+// PeerPrefix is the length in bytes of what is in front of the sealed part.
+const PeerPrefix = HeaderSize + 4
+
+// peerPurpose separates the box of peer frames from other uses of the same keys.
+const peerPurpose = "peer frame v1"
+
+// PeerBox derives the box in which two nodes seal their frames.
+func PeerBox(own key.NodePrivate, peer key.NodePublic) (key.Box, error) {
+	return key.Agree(own, peer, peerPurpose)
+}
+
+// AppendPeer adds a sealed peer frame from sender to dst. The message is appended and sealed by m.
+func AppendPeer(dst []byte, box key.Box, sender weft.NodeID, m PeerMessage) []byte {
+	at := len(dst)
+	dst = binary.BigEndian.AppendUint32(appendHeader(dst, KindPeer), uint32(sender))
+	var plain [maxPeerMessage]byte
+	return box.Seal(dst, m.append(plain[:0]), dst[at:at+PeerPrefix])
+}
+
+// PeerSender tells who says that it sent the frame: whose box to open it with.
+func PeerSender(b []byte) (weft.NodeID, error) {
+	rest, err := body(b, KindPeer)
+	if err != nil || len(rest) < 4+key.Overhead+1 {
+		return 0, ErrFrame
+	}
+	return weft.NodeID(binary.BigEndian.Uint32(rest)), nil
+}
+
+// OpenPeer opens and parses a peer frame.
+func OpenPeer(b []byte, box key.Box) (PeerMessage, error) {
+	if _, err := PeerSender(b); err != nil {
+		return nil, err
+	}
+	plain, err := box.Open(nil, b[PeerPrefix:], b[:PeerPrefix])
+	if err != nil {
+		return nil, err
+	}
+	return ParsePeerMessage(plain)
+}
+
+// A PeerMessage is one of [Ping], [Pong], [Candidates] and [Report].
+type PeerMessage interface{ append(dst []byte) []byte }
+
+const (
+	typePing       = 1
+	typePong       = 2
+	typeCandidates = 3
+	typeReport     = 4
+)
+
+// maxPeerMessage bounds the plaintext of what is sent: candidates are the longest.
+const maxPeerMessage = 12 + MaxCandidates*candidateSize
+
+// A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
+type TxID [8]byte
+
+// Ping asks whether a path carries packets.
+//
+//	| 1 | flags (0) | path (2) | transaction (8) | padding ... |
+//
+// Path is the sender's number of the path; a [Report] names paths by it. Padding, which is ignored, makes the
+// probe as long as the packets whose passage it asks about.
+type Ping struct {
+	Path    uint16
+	Tx      TxID
+	Padding int // bytes
+}
+
+func (p Ping) append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint16(append(dst, typePing, 0), p.Path)
+	dst = append(dst, p.Tx[:]...)
+	return append(dst, make([]byte, p.Padding)...)
+}
+
+// Pong answers a ping, by the path that the ping came by.
+//
+//	| 2 | 0 | path (2) | transaction (8) | observed address (16) | observed port (2) |
+//
+// Path and transaction are the ping's. Observed is where the ping came from as its receiver saw it, zeros
+// through a relay.
+type Pong struct {
+	Path     uint16
+	Tx       TxID
+	Observed netip.AddrPort
+}
+
+func (p Pong) append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint16(append(dst, typePong, 0), p.Path)
+	dst = append(dst, p.Tx[:]...)
+	return appendAddr(dst, p.Observed)
+}
+
+// MaxCandidates is how many candidates one node announces at most.
+const MaxCandidates = 32
+
+const candidateSize = addrSize + 1 + 1
+
+// Candidates tells the peer where the sender may be reached; it replaces what was told before.
+//
+//	| 3 | flags | count (1) | 0 | session (4) | sequence (4) |
+//	count times: | address (16) | port (2) | kind (1) | link (1) |
+//
+// Session is drawn anew when the sender starts; within it, a lower sequence is stale. The first flag asks the
+// receiver to answer with its own.
+type Candidates struct {
+	Session, Seq uint32
+	WantReply    bool
+	List         []weft.Candidate
+}
+
+func (c Candidates) append(dst []byte) []byte {
+	list := c.List[:min(len(c.List), MaxCandidates)]
+	var flags byte
+	if c.WantReply {
+		flags = 1
+	}
+	dst = append(dst, typeCandidates, flags, byte(len(list)), 0)
+	dst = binary.BigEndian.AppendUint32(dst, c.Session)
+	dst = binary.BigEndian.AppendUint32(dst, c.Seq)
+	for _, x := range list {
+		dst = append(appendAddr(dst, x.Addr), byte(x.Kind), byte(x.Link))
+	}
+	return dst
+}
+
+// MaxReports is how many paths one report covers at most.
+const MaxReports = 16
+
+const reportSize = 2 + 2 + 8 + 8
+
+// Report acknowledges data: per path, all that has arrived by it since the receiver knows it. The sender of
+// the data compares it with what it sent; a path that answers pings and loses data is found out so.
+//
+//	| 4 | 0 | count (1) | 0 |
+//	count times: | path (2) | 0 (2) | packets (8) | bytes (8) |
+//
+// Path is the number that the data's sender gave it in its pings.
+type Report struct{ Paths []PathReport }
+
+// PathReport is one path's line of a [Report].
+type PathReport struct {
+	Path    uint16
+	Packets uint64 // WireGuard packets, cumulative
+	Bytes   uint64 // their lengths, cumulative
+}
+
+func (r Report) append(dst []byte) []byte {
+	list := r.Paths[:min(len(r.Paths), MaxReports)]
+	dst = append(dst, typeReport, 0, byte(len(list)), 0)
+	for _, x := range list {
+		dst = binary.BigEndian.AppendUint16(dst, x.Path)
+		dst = binary.BigEndian.AppendUint16(dst, 0)
+		dst = binary.BigEndian.AppendUint64(dst, x.Packets)
+		dst = binary.BigEndian.AppendUint64(dst, x.Bytes)
+	}
+	return dst
+}
+
+// ParsePeerMessage parses the plaintext of a peer frame.
+func ParsePeerMessage(b []byte) (PeerMessage, error) {
+	if len(b) < 4 {
+		return nil, ErrFrame
+	}
+	switch b[0] {
+	case typePing:
+		if len(b) < 12 {
+			return nil, ErrFrame
+		}
+		return Ping{Path: binary.BigEndian.Uint16(b[2:]), Tx: TxID(b[4:12]), Padding: len(b) - 12}, nil
+	case typePong:
+		if len(b) != 12+addrSize {
+			return nil, ErrFrame
+		}
+		return Pong{Path: binary.BigEndian.Uint16(b[2:]), Tx: TxID(b[4:12]), Observed: parseAddr(b[12:])}, nil
+	case typeCandidates:
+		return parseCandidates(b)
+	case typeReport:
+		n := int(b[2])
+		if n > MaxReports || len(b) != 4+n*reportSize {
+			return nil, ErrFrame
+		}
+		r := Report{Paths: make([]PathReport, n)}
+		for i := range r.Paths {
+			at := b[4+i*reportSize:]
+			r.Paths[i] = PathReport{
+				Path:    binary.BigEndian.Uint16(at),
+				Packets: binary.BigEndian.Uint64(at[4:]),
+				Bytes:   binary.BigEndian.Uint64(at[12:]),
+			}
+		}
+		return r, nil
+	}
+	return nil, ErrFrame
+}
+
+func parseCandidates(b []byte) (PeerMessage, error) {
+	n := int(b[2])
+	if n > MaxCandidates || len(b) != 12+n*candidateSize {
+		return nil, ErrFrame
+	}
+	c := Candidates{
+		WantReply: b[1]&1 != 0,
+		Session:   binary.BigEndian.Uint32(b[4:]),
+		Seq:       binary.BigEndian.Uint32(b[8:]),
+		List:      make([]weft.Candidate, 0, n),
+	}
+	for i := range n {
+		at := b[12+i*candidateSize:]
+		x := weft.Candidate{
+			Addr: parseAddr(at),
+			Kind: weft.CandidateKind(at[addrSize]),
+			Link: weft.LinkID(at[addrSize+1]),
+		}
+		if !x.Addr.IsValid() || x.Addr.Port() == 0 || x.Kind < weft.Host || x.Kind > weft.PeerReflexive {
+			return nil, ErrFrame
+		}
+		c.List = append(c.List, x)
+	}
+	return c, nil
+}
