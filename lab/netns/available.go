@@ -40,7 +40,7 @@ var available = sync.OnceValue(func() error {
 		return fmt.Errorf("network namespaces cannot be named here: %w", err)
 	}
 	defer removeNamespaces([]string{name})
-	if err := loadRules(name, ruleset(Symmetric, true)+cut(cutAll)+damage(1)); err != nil {
+	if err := loadRules(name, ruleset(Symmetric)+cut(cutAll)+damage(1)); err != nil {
 		return fmt.Errorf("nftables with NAT does not work in this kernel: %w", err)
 	}
 	return nil

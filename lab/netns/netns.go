@@ -7,13 +7,13 @@
 // through veth pairs, bridges, nftables and conntrack, and the programs under test are real
 // processes with sockets, TUN devices and a resolv.conf of their own.
 //
-//	            203.0.113.0/24, 2001:db8::/64
-//	 server .2 ----+------- public (bridge) -------+---- any other public host
-//	               |                               |
-//	        .3 home-a [NAT]                  .4 home-b [NAT]
-//	     192.168.1.1 |                    192.168.2.1 |
-//	            +----+----+                      +----+----+
-//	          .2 laptop  .3 tv                 .2 desk   ...
+//	           203.0.113.0/24, 2001:db8::/64
+//	server .2 ----+------- public (bridge) -------+---- any other public host
+//	              |                               |
+//	       .3 home-a [NAT]                  .4 home-b [NAT]
+//	    192.168.1.1 |                    192.168.2.1 |
+//	           +----+----+                      +----+----+
+//	         .2 laptop  .3 tv                 .2 desk   ...
 //
 // # How its parts meet
 //
@@ -137,7 +137,8 @@ func New(ctx context.Context, prefix string, options ...Option) (*Lab, error) {
 	for _, o := range options {
 		o(l)
 	}
-	if err := os.MkdirAll(filepath.Join(l.dir, "log"), 0o700); err != nil {
+	// Mkdir, not MkdirAll: the name can be guessed, so one that is there already is not ours.
+	if err := errors.Join(os.Mkdir(l.dir, 0o700), os.Mkdir(filepath.Join(l.dir, "log"), 0o700)); err != nil {
 		return nil, fmt.Errorf("making the lab's directory: %w", err)
 	}
 	if l.public, err = l.newPublic(); err != nil {
@@ -152,14 +153,14 @@ func New(ctx context.Context, prefix string, options ...Option) (*Lab, error) {
 // Public returns the public network.
 func (l *Lab) Public() *Network { return l.public }
 
-// Host adds a host to the public network.
-func (l *Lab) Host(name string, options ...HostOption) (*Host, error) {
-	return l.public.Host(name, options...)
+// AddHost adds a host to the public network.
+func (l *Lab) AddHost(name string, options ...HostOption) (*Host, error) {
+	return l.public.AddHost(name, options...)
 }
 
-// Router adds a router to the public network, with an empty network behind it.
-func (l *Lab) Router(name string, nat NAT, options ...HostOption) (*Router, error) {
-	return l.public.Router(name, nat, options...)
+// AddRouter adds a router to the public network, with an empty network behind it.
+func (l *Lab) AddRouter(name string, nat NAT, options ...HostOption) (*Router, error) {
+	return l.public.AddRouter(name, nat, options...)
 }
 
 // ID returns the name of this lab, with which the names of its namespaces begin.

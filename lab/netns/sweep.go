@@ -165,20 +165,3 @@ func processesWithin(inside map[fileID]bool) (pids []int) {
 	}
 	return pids
 }
-
-// fileID tells files apart; two names of one namespace have the same.
-type fileID struct{ dev, ino uint64 }
-
-// identify is false for what cannot be looked at, such as the namespace of a process that is gone
-// or already a zombie.
-func identify(path string) (fileID, bool) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fileID{}, false
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fileID{}, false
-	}
-	return fileID{uint64(st.Dev), st.Ino}, true
-}

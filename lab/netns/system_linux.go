@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,3 +66,19 @@ func mayMakeNamespaces() error {
 	}()
 	return <-errs
 }
+
+// fileID tells files apart; two names of one namespace have the same.
+type fileID struct{ dev, ino uint64 }
+
+// identify is false for what cannot be looked at, such as the namespace of a process that is gone
+// or already a zombie.
+func identify(path string) (fileID, bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fileID{}, false
+	}
+	return fileID{uint64(st.Dev), st.Ino}, true
+}
+
+// flushConntrack empties the connection table of the namespace that the calling thread is in.
+func flushConntrack() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }
