@@ -26,9 +26,13 @@ type Box struct {
 }
 
 // Agree derives the box between a private key and another's public one. The purpose keeps boxes of different
-// protocols apart. It fails on a public key of low order, which an attacker could choose to know the secret.
+// protocols apart. It fails without a private key, and on a public key of low order, which an attacker could
+// choose to know the secret.
 func Agree[A, B Role](own Private[A], other Public[B], purpose string) (Box, error) {
-	priv, err := ecdh.X25519().NewPrivateKey(own.k[:])
+	if own.IsZero() {
+		return Box{}, fmt.Errorf("own key: there is no %s", own.name())
+	}
+	priv, err := ecdh.X25519().NewPrivateKey((*own.k)[:])
 	if err != nil {
 		return Box{}, fmt.Errorf("own key: %w", err)
 	}

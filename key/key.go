@@ -53,30 +53,44 @@ type (
 	RelayPublic    = Public[Relay]
 )
 
-// Private is an X25519 private key (clamped as RFC 7748 section 5 says) of role R.
+// Private is an X25519 private key (clamped as RFC 7748 section 5 says) of role R. Copies share the bytes,
+// which never change.
 type Private[R Role] struct {
 	_ [0]func() // not comparable: secrets are not compared with ==
-	k [Size]byte
+	k hidden
 }
+
+// hidden holds secret bytes where fmt does not find them. On an unexported field of somebody's struct fmt calls
+// no method: it prints what the field holds, and follows one pointer, under a verb that is not a pointer's, but
+// never two. Nil is no secret.
+type hidden **[Size]byte
+
+func hide(b [Size]byte) hidden { p := &b; return &p }
 
 // NewPrivate makes a key of role R from the system's random source.
 func NewPrivate[R Role]() Private[R] {
-	var p Private[R]
-	if _, err := rand.Read(p.k[:]); err != nil {
-		panic("the system's random source failed: " + err.Error()) // never returns an error since Go 1.24
-	}
-	p.clamp()
-	return p
+	return Private[R]{k: hide(clamp(random()))}
 }
 
-// PrivateFrom takes the 32 bytes of a stored key.
+func random() (b [Size]byte) {
+	if _, err := rand.Read(b[:]); err != nil {
+		panic("the system's random source failed: " + err.Error()) // never returns an error since Go 1.24
+	}
+	return b
+}
+
+// PrivateFrom takes the 32 bytes of a stored key. It refuses zeros, which are what a disk makes of a file
+// that was never written, and would be a key that everybody knows.
 func PrivateFrom[R Role](b []byte) (Private[R], error) {
 	var p Private[R]
 	if len(b) != Size {
-		return p, fmt.Errorf("a %s has %d bytes, not %d", Private[R]{}.name(), Size, len(b))
+		return p, fmt.Errorf("a %s has %d bytes, not %d", p.name(), Size, len(b))
 	}
-	copy(p.k[:], b)
-	p.clamp()
+	k := [Size]byte(b)
+	if k == [Size]byte{} {
+		return p, fmt.Errorf("a %s of zeros is none", p.name())
+	}
+	p.k = hide(clamp(k))
 	return p, nil
 }
 
@@ -90,24 +104,32 @@ func ParsePrivate[R Role](s string) (Private[R], error) {
 	return PrivateFrom[R](b)
 }
 
-func (p *Private[R]) clamp() {
-	p.k[0] &= 248
-	p.k[31] = p.k[31]&127 | 64
+func clamp(b [Size]byte) [Size]byte {
+	b[0] &= 248
+	b[31] = b[31]&127 | 64
+	return b
 }
 
 func (p Private[R]) name() string { var r R; return "private " + r.prefix() }
 
 // IsZero reports that there is no key.
-func (p Private[R]) IsZero() bool { return p.k == [Size]byte{} }
+func (p Private[R]) IsZero() bool { return p.k == nil }
 
 // Reveal returns the text form for a file of mode 0600. Call it for nothing else.
 func (p Private[R]) Reveal() string {
 	var r R
-	return "private-" + r.prefix() + ":" + base64.RawURLEncoding.EncodeToString(p.k[:])
+	b := p.RevealBytes()
+	return "private-" + r.prefix() + ":" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// RevealBytes returns the 32 bytes, for a cipher that takes bytes. The caller does not keep or log them.
-func (p Private[R]) RevealBytes() [Size]byte { return p.k }
+// RevealBytes returns the 32 bytes, for a cipher that takes bytes; zeros for no key. The caller does not keep
+// or log them.
+func (p Private[R]) RevealBytes() [Size]byte {
+	if p.k == nil {
+		return [Size]byte{}
+	}
+	return **p.k
+}
 
 // String hides the key.
 func (p Private[R]) String() string { return "[redacted]" }
@@ -123,9 +145,12 @@ func (p Private[R]) MarshalText() ([]byte, error) {
 	return nil, fmt.Errorf("a %s is not marshalled", p.name())
 }
 
-// Public returns the public half.
+// Public returns the public half; of no key, no key.
 func (p Private[R]) Public() Public[R] {
-	priv, err := ecdh.X25519().NewPrivateKey(p.k[:])
+	if p.IsZero() {
+		return Public[R]{}
+	}
+	priv, err := ecdh.X25519().NewPrivateKey((*p.k)[:])
 	if err != nil {
 		panic("32 bytes are always an X25519 private key: " + err.Error())
 	}
@@ -203,12 +228,12 @@ func (p *Public[R]) UnmarshalText(b []byte) error {
 }
 
 func parseText(prefix, s string) ([]byte, error) {
-	have, rest, ok := strings.Cut(s, ":")
+	have, rest, ok := strings.Cut(strings.TrimSpace(s), ":") // a file ends in a line break
 	if !ok || have != prefix {
 		return nil, fmt.Errorf("not a %s: it must begin with %q", prefix, prefix+":")
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(rest)
-	if err != nil || len(b) != Size {
+	if err != nil || len(b) != Size || strings.ContainsAny(rest, "\r\n") { // which package base64 passes over
 		return nil, fmt.Errorf("a %s has %d bytes in base64url after its prefix; this one is cut or mistyped", prefix, Size)
 	}
 	return b, nil

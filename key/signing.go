@@ -2,27 +2,24 @@ package key
 
 import (
 	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 )
 
 // SignatureSize is the length in bytes of an Ed25519 signature (RFC 8032).
 const SignatureSize = ed25519.SignatureSize
 
-// SigningPrivate signs relay tickets. Like [Private] it does not print or compare.
+// SigningPrivate signs relay tickets. Like [Private] it does not print or compare. Its zero value signs
+// nothing: Sign panics.
 type SigningPrivate struct {
 	_    [0]func()
-	seed [Size]byte
+	seed hidden
 }
 
 // NewSigning makes a signing key from the system's random source.
 func NewSigning() SigningPrivate {
-	var p SigningPrivate
-	if _, err := rand.Read(p.seed[:]); err != nil {
-		panic("the system's random source failed: " + err.Error())
-	}
-	return p
+	return SigningPrivate{seed: hide(random())}
 }
 
 // ParseSigning reads what Reveal wrote.
@@ -31,17 +28,23 @@ func ParseSigning(s string) (SigningPrivate, error) {
 	if err != nil {
 		return SigningPrivate{}, err
 	}
-	var p SigningPrivate
-	copy(p.seed[:], b)
-	return p, nil
+	seed := [Size]byte(b)
+	if seed == [Size]byte{} {
+		return SigningPrivate{}, errors.New("a private signingkey of zeros is none")
+	}
+	return SigningPrivate{seed: hide(seed)}, nil
 }
 
 // IsZero reports that there is no key.
-func (p SigningPrivate) IsZero() bool { return p.seed == [Size]byte{} }
+func (p SigningPrivate) IsZero() bool { return p.seed == nil }
 
 // Reveal returns the text form for a file of mode 0600. Call it for nothing else.
 func (p SigningPrivate) Reveal() string {
-	return "private-signingkey:" + base64.RawURLEncoding.EncodeToString(p.seed[:])
+	var b [Size]byte
+	if p.seed != nil {
+		b = **p.seed
+	}
+	return "private-signingkey:" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
 // String hides the key.
@@ -58,16 +61,19 @@ func (p SigningPrivate) MarshalText() ([]byte, error) {
 	return nil, fmt.Errorf("a private signingkey is not marshalled")
 }
 
-// Public returns the verifying half.
+// Public returns the verifying half; of no key, no key.
 func (p SigningPrivate) Public() SigningPublic {
 	var pub SigningPublic
-	copy(pub.k[:], ed25519.NewKeyFromSeed(p.seed[:]).Public().(ed25519.PublicKey))
+	if p.IsZero() {
+		return pub
+	}
+	copy(pub.k[:], ed25519.NewKeyFromSeed((*p.seed)[:]).Public().(ed25519.PublicKey))
 	return pub
 }
 
 // Sign appends the signature of message to dst.
 func (p SigningPrivate) Sign(dst, message []byte) []byte {
-	return append(dst, ed25519.Sign(ed25519.NewKeyFromSeed(p.seed[:]), message)...)
+	return append(dst, ed25519.Sign(ed25519.NewKeyFromSeed((*p.seed)[:]), message)...)
 }
 
 // SigningPublic verifies what the server signed. Its zero value verifies nothing.
