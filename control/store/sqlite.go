@@ -1,0 +1,270 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlitelib "modernc.org/sqlite/lib"
+)
+
+// busyTimeout is how long a write waits for somebody who looks into the file with another program, a backup
+// for one.
+const busyTimeout = 5 * time.Second
+
+// applicationID marks the file as weft's (PRAGMA application_id): "weft" in ASCII.
+const applicationID = 0x77656674
+
+// migrations turn a file of version i into one of version i+1 (PRAGMA user_version). Entries are only ever added.
+var migrations = []string{schema1}
+
+const schema1 = `
+CREATE TABLE network (
+	one        INTEGER PRIMARY KEY CHECK (one = 1),
+	name       BLOB NOT NULL,
+	ipv4       TEXT NOT NULL,
+	ipv6       TEXT NOT NULL,
+	next_node  INTEGER NOT NULL,
+	next_relay INTEGER NOT NULL,
+	next_key   INTEGER NOT NULL,
+	given      TEXT NOT NULL
+) STRICT;
+CREATE TABLE users (
+	name    TEXT PRIMARY KEY,
+	created INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE keys (
+	id        INTEGER PRIMARY KEY,
+	hash      BLOB NOT NULL UNIQUE,
+	user      TEXT REFERENCES users (name),
+	tags      TEXT NOT NULL,
+	reusable  INTEGER NOT NULL,
+	ephemeral INTEGER NOT NULL,
+	relay     INTEGER NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	used      INTEGER NOT NULL,
+	uses      INTEGER NOT NULL,
+	revoked   INTEGER NOT NULL
+) STRICT;
+CREATE INDEX keys_of_user ON keys (user);
+CREATE TABLE nodes (
+	id        INTEGER PRIMARY KEY,
+	machine   BLOB NOT NULL UNIQUE,
+	key       BLOB NOT NULL UNIQUE,
+	name      TEXT NOT NULL UNIQUE,
+	ipv4      TEXT NOT NULL UNIQUE,
+	ipv6      TEXT NOT NULL UNIQUE,
+	user      TEXT REFERENCES users (name),
+	tags      TEXT NOT NULL,
+	ephemeral INTEGER NOT NULL,
+	join_key  INTEGER NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	seen      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX nodes_of_user ON nodes (user);
+CREATE TABLE relays (
+	id          INTEGER PRIMARY KEY,
+	machine     BLOB NOT NULL UNIQUE,
+	key         BLOB NOT NULL UNIQUE,
+	name        TEXT NOT NULL UNIQUE,
+	url         TEXT NOT NULL,
+	udp         TEXT NOT NULL,
+	udp_port    INTEGER NOT NULL,
+	fingerprint BLOB NOT NULL,
+	created     INTEGER NOT NULL
+) STRICT;
+CREATE TABLE revoked (
+	node  INTEGER PRIMARY KEY,
+	until INTEGER NOT NULL
+) STRICT;
+`
+
+// SQLite is a Store in one file, with SQLite's write-ahead log beside it.
+type SQLite struct {
+	path string
+	db   *sql.DB
+	conn *sql.Conn // the one that everything goes through
+	stmt statements
+}
+
+// OpenSQLite opens the file at path, and makes it (readable by its owner only) where there is none.
+func OpenSQLite(ctx context.Context, path string) (*SQLite, error) {
+	s := &SQLite{path: path}
+	if err := s.open(ctx); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("open the database %s: %w", path, full(err))
+	}
+	return s, nil
+}
+
+func (s *SQLite) open(ctx context.Context) error {
+	// SQLite itself would make it as the umask says. The log files take over the mode of this one.
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return plainer(err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	abs, err := filepath.Abs(s.path)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+		"journal_mode(WAL)",
+		"synchronous(FULL)", // a commit is on the disk before it is acknowledged
+		"foreign_keys(1)",
+		"trusted_schema(0)",
+	}}
+	s.db, err = sql.Open("sqlite", (&url.URL{Scheme: "file", Path: abs, RawQuery: query.Encode()}).String())
+	if err != nil {
+		return err
+	}
+	s.db.SetMaxOpenConns(1)
+	if s.conn, err = s.db.Conn(ctx); err != nil {
+		return err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	return s.stmt.prepare(ctx, s.conn)
+}
+
+func (s *SQLite) migrate(ctx context.Context) error {
+	var id, version, tables int
+	err := errors.Join(
+		s.conn.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id),
+		s.conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version),
+		s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables),
+	)
+	switch {
+	case err != nil:
+		return err
+	case id != applicationID && (id != 0 || tables > 0):
+		return errors.New("it is a database of another program: choose another directory")
+	case version > len(migrations):
+		return fmt.Errorf("it was %w (its format is %d, this one knows %d): update weft, or restore the backup made before the last update",
+			ErrNewer, version, len(migrations))
+	case version == len(migrations):
+		return nil
+	}
+	return s.transaction(ctx, func() error {
+		for i, m := range migrations[version:] {
+			if _, err := s.conn.ExecContext(ctx, m); err != nil {
+				return fmt.Errorf("bring it to format %d: %w", version+i+1, err)
+			}
+		}
+		_, err := s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations)))
+		return err
+	})
+}
+
+// transaction runs f between BEGIN and COMMIT. It is spelled out, since after a COMMIT that failed (a full disk)
+// SQLite may still be inside the transaction.
+func (s *SQLite) transaction(ctx context.Context, f func() error) error {
+	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	err := f()
+	if err == nil {
+		_, err = s.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		// Fails where SQLite has rolled back by itself already, which is as good. It must run though ctx has ended.
+		_, _ = s.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	}
+	return err
+}
+
+// Apply implements [Store].
+func (s *SQLite) Apply(ctx context.Context, b Batch) error {
+	if len(b) == 0 {
+		return nil
+	}
+	err := s.transaction(ctx, func() error {
+		for _, op := range b {
+			if err := s.stmt.apply(ctx, op); err != nil {
+				return fmt.Errorf("%T: %w", op, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write to the database %s: %w", s.path, full(err))
+	}
+	return nil
+}
+
+// Load implements [Store].
+func (s *SQLite) Load(ctx context.Context) (State, error) {
+	var st State
+	err := s.transaction(ctx, func() error { return load(ctx, s.conn, &st) })
+	if err != nil {
+		return State{}, fmt.Errorf("read the database %s: %w", s.path, full(err))
+	}
+	return st, nil
+}
+
+// Close implements [Store].
+func (s *SQLite) Close() error {
+	var errs []error
+	errs = append(errs, s.stmt.close())
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close the database %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// full tells the errors that callers act on from the others.
+func full(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w on its disk (%w)", ErrFull, err)
+	}
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch code := e.Code(); {
+	case code&0xff == sqlitelib.SQLITE_FULL,
+		// The shared-memory file beside the log could not grow: on Linux that is a full disk, too.
+		code == sqlitelib.SQLITE_IOERR_SHMSIZE:
+		return fmt.Errorf("%w on its disk (%w)", ErrFull, err)
+	case code&0xff == sqlitelib.SQLITE_CONSTRAINT:
+		return fmt.Errorf("%w: %w", ErrConflict, err)
+	case code&0xff == sqlitelib.SQLITE_NOTADB:
+		return fmt.Errorf("it is not a database (%w): restore it from a backup, or choose another directory", err)
+	}
+	return err
+}
+
+// plainer says of an error of opening a file what to do about it; the path is said by the caller.
+func plainer(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: make its directory first", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: run as the user who owns it", err)
+	}
+	return err
+}
