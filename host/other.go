@@ -1,0 +1,35 @@
+//go:build !linux
+
+package host
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+)
+
+// Resolver is a wiring that is in place.
+type Resolver struct{}
+
+func (*Resolver) Refresh(context.Context) error { return ErrNotSupported }
+func (*Resolver) Mode() string                  { return "" }
+func (*Resolver) Upstreams() []netip.AddrPort   { return nil }
+func (*Resolver) Close() error                  { return ErrNotSupported }
+
+func Interfaces() ([]Interface, error)                        { return nil, ErrNotSupported }
+func WatchLinks(context.Context) (<-chan struct{}, error)     { return nil, ErrNotSupported }
+func DefaultRoute() (ifname string, ok bool)                  { return "", false }
+func LinkExists(string) (bool, error)                         { return false, ErrNotSupported }
+func CheckTUN() error                                         { return ErrNotSupported }
+func PeerCredentials(*net.UnixConn) (Credentials, error)      { return Credentials{}, ErrNotSupported }
+func FreeBind(string, string, syscall.RawConn) error          { return ErrNotSupported }
+func LockFile(string) (unlock func() error, err error)        { return nil, ErrNotSupported }
+func RepairResolver(string) error                             { return ErrNotSupported }
+func SetUDPBuffers(*net.UDPConn, int) (rx, tx int, err error) { return 0, 0, ErrNotSupported }
+
+func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return ErrNotSupported }
+
+func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
+	return nil, ErrNotSupported
+}
