@@ -1,0 +1,347 @@
+package stun
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// Discovery rests on silence, so it can't wait for RFC 8489's 39.5 s: four
+	// copies at 0, 200, 600 and 1,400 ms, given up after 2.2 s. A loss of 10 % each
+	// way then passes for silence once in about 770 questions.
+	discoveryRTO = 200 * time.Millisecond
+	discoveryRc  = 4
+	discoveryRm  = 4
+
+	// discoveryPace is the least time between the starts of two transactions: no
+	// more than ten a second, and out of step with the retransmissions (RFC 5780,
+	// section 5).
+	discoveryPace = 130 * time.Millisecond
+
+	// discoveryStagger is how long a server may be silent before the next one of
+	// the list is tried beside it: three copies sent and not answered.
+	discoveryStagger = 600 * time.Millisecond
+)
+
+// DiscoveryConfig says whom to ask, and of which socket.
+type DiscoveryConfig struct {
+	// Servers are asked in this order, of one address family. The more they
+	// differ in address and port, the more is learnt; one with an alternate
+	// address (RFC 5780) is enough for everything.
+	Servers []netip.AddrPort
+
+	// Local are the socket's own addresses: one if it is bound to an address, one
+	// for each interface if it is not. Without them NoNAT can't be found.
+	Local []netip.AddrPort
+
+	// Filtering asks for the filtering tests as well. They need a socket that has
+	// not sent to the servers' alternate addresses for as long as a mapping may
+	// live (RFC 5780, 4.1, has 15 minutes), or the NAT will look too open.
+	Filtering bool
+
+	// Transaction says how to ask; each zero field takes discovery's own default:
+	// an RTO of 200 ms, 4 requests, 4 RTOs of patience. Change is set by the tests.
+	Transaction TransactionConfig
+}
+
+// Report is what a Discovery knows so far, and at its end what it found.
+type Report struct {
+	Mapping   Mapping
+	Filtering Filtering
+	Varies    bool          // different servers saw different mappings: see MappingVaries
+	Seen      []Observation // what servers saw, in the order they were asked
+}
+
+// Discovery finds out what the NAT in front of one socket does: RFC 5780, 4.3 and
+// 4.4, where a server has an alternate address, and the comparison of servers
+// otherwise. The filtering tests come first, because every packet sent to an
+// alternate address opens the filter for it. One goroutine at a time may use it.
+type Discovery struct {
+	cfg     DiscoveryConfig
+	phase   phase
+	asked   int            // how many of cfg.Servers were asked, or left out
+	base    *probe         // the answer of the server that the tests use
+	other   netip.AddrPort // its alternate address and port
+	probes  []*probe       // every question so far
+	waiting []*probe       // those that the pace holds back
+	resume  time.Time      // when the pace allows the next
+}
+
+type phase uint8
+
+const (
+	finding   phase = iota // asking servers until one has an alternate address
+	filtering              // is an unexpected answer let in?
+	mapping                // what do the alternate addresses see? are they there at all?
+	comparing              // what do the servers not yet asked see?
+	finished
+)
+
+// probe is one question of a discovery.
+type probe struct {
+	to       netip.AddrPort
+	change   Change
+	tx       *Transaction // nil until the pace allows it
+	begun    time.Time
+	over     bool
+	answered bool // with a mapped address
+	result   Result
+}
+
+// silent reports whether nothing at all came back.
+func (p *probe) silent() bool {
+	return p.over && !p.answered && p.result.Code == 0 && p.tx.Err() == ErrTimeout
+}
+
+// NewDiscovery prepares a discovery that begins now.
+func NewDiscovery(now time.Time, cfg DiscoveryConfig) *Discovery {
+	t := &cfg.Transaction
+	if t.RTO <= 0 {
+		t.RTO = discoveryRTO
+	}
+	if t.Rc <= 0 {
+		t.Rc = discoveryRc
+	}
+	if t.Rm <= 0 {
+		t.Rm = discoveryRm
+	}
+	cfg.Servers = slices.Clone(cfg.Servers)
+	return &Discovery{cfg: cfg, resume: now}
+}
+
+// Poll returns a packet to send from the socket now and its destination, nil if
+// there is none; when to poll again; and whether the discovery is over. Poll
+// again at once after a packet: there may be another.
+func (d *Discovery) Poll(now time.Time) (packet []byte, to netip.AddrPort, next time.Time, done bool) {
+	for {
+		d.advance(now)
+		if d.phase == finished {
+			return nil, netip.AddrPort{}, time.Time{}, true
+		}
+		changed := false
+		next = time.Time{}
+		for _, p := range d.probes {
+			if p.over {
+				continue
+			}
+			pkt, at, over := p.tx.Poll(now)
+			if pkt != nil {
+				return pkt, p.to, now, false
+			}
+			if over {
+				p.over, changed = true, true
+				continue
+			}
+			next = sooner(next, at)
+		}
+		if changed {
+			continue // an end may be the beginning of the next phase
+		}
+		if len(d.waiting) > 0 {
+			next = sooner(next, d.resume)
+		}
+		if d.phase == finding && d.asked < len(d.cfg.Servers) {
+			next = sooner(next, d.staggered())
+		}
+		return nil, netip.AddrPort{}, next, false
+	}
+}
+
+// Handle takes a datagram that came from `from`. It is true if that answered one
+// of the questions; poll again then. Anything else is left to others.
+func (d *Discovery) Handle(now time.Time, pkt []byte, from netip.AddrPort) bool {
+	for _, p := range d.probes {
+		r, ok := p.tx.Handle(now, pkt, from)
+		if ok {
+			p.over, p.result, p.answered = true, r, r.Code == 0
+			return true
+		}
+	}
+	return false
+}
+
+// Report may be asked for at any time.
+func (d *Discovery) Report() Report {
+	r := Report{Filtering: d.filtering()}
+	for _, p := range d.probes {
+		if p.answered && p.change == 0 {
+			r.Seen = append(r.Seen, Observation{Server: p.to, Mapped: p.result.Mapped})
+		}
+	}
+	r.Mapping = ClassifyMapping(r.Seen, d.cfg.Local...)
+	r.Varies = MappingVaries(r.Seen)
+	return r
+}
+
+// advance begins what can begin now.
+func (d *Discovery) advance(now time.Time) {
+	for d.step(now) {
+	}
+	for len(d.waiting) > 0 && !now.Before(d.resume) {
+		p := d.waiting[0]
+		d.waiting = d.waiting[1:]
+		cfg := d.cfg.Transaction
+		cfg.Request.Change = p.change
+		p.tx, p.begun = NewTransaction(now, p.to, cfg), now
+		d.probes = append(d.probes, p)
+		d.resume = now.Add(discoveryPace)
+	}
+}
+
+// step moves to the next phase, or asks the next server, if it is time to.
+func (d *Discovery) step(now time.Time) bool {
+	switch d.phase {
+	case finding:
+		d.chooseBase()
+		switch {
+		case d.base != nil && (d.untouched(d.base) || !d.cfg.Filtering):
+			d.phase = filtering
+		case d.asked < len(d.cfg.Servers):
+			if len(d.waiting) > 0 || now.Before(d.staggered()) {
+				return false
+			}
+			d.ask(d.cfg.Servers[d.asked], 0)
+			d.asked++
+			return true
+		case d.busy():
+			return false
+		default:
+			d.phase = filtering
+		}
+		if d.phase == filtering && d.cfg.Filtering && d.base != nil && d.untouched(d.base) {
+			d.ask(d.base.to, ChangeIP|ChangePort)
+			d.ask(d.base.to, ChangePort)
+		}
+		return true
+	case filtering:
+		if d.busy() {
+			return false
+		}
+		if d.base != nil {
+			addr, port := d.base.to.Addr(), d.base.to.Port()
+			d.ask(netip.AddrPortFrom(d.other.Addr(), port), 0) // test II of 4.3
+			d.ask(d.other, 0)                                  // test III
+			d.ask(netip.AddrPortFrom(addr, d.other.Port()), 0) // is the silent one there?
+		}
+		d.phase = mapping
+		return true
+	case mapping:
+		if d.busy() {
+			return false
+		}
+		if d.Report().Mapping == MappingUnknown {
+			for _, s := range d.cfg.Servers[d.asked:] {
+				d.ask(s, 0)
+			}
+			d.asked = len(d.cfg.Servers)
+		}
+		d.phase = comparing
+		return true
+	case comparing:
+		if d.busy() {
+			return false
+		}
+		d.phase = finished
+	}
+	return false
+}
+
+// busy reports whether a question is open or held back.
+func (d *Discovery) busy() bool {
+	return len(d.waiting) > 0 || slices.ContainsFunc(d.probes, func(p *probe) bool { return !p.over })
+}
+
+// ask queues a question, unless the same was asked before.
+func (d *Discovery) ask(to netip.AddrPort, change Change) {
+	if d.find(to, change) == nil {
+		d.waiting = append(d.waiting, &probe{to: to, change: change})
+	}
+}
+
+func (d *Discovery) find(to netip.AddrPort, change Change) *probe {
+	is := func(p *probe) bool { return same(p.to, to) && p.change == change }
+	if i := slices.IndexFunc(d.probes, is); i >= 0 {
+		return d.probes[i]
+	}
+	if i := slices.IndexFunc(d.waiting, is); i >= 0 {
+		return d.waiting[i]
+	}
+	return nil
+}
+
+// staggered is when the next server may be asked: at once if the last one has
+// answered or failed.
+func (d *Discovery) staggered() time.Time {
+	if n := len(d.probes); n > 0 && !d.probes[n-1].over {
+		return d.probes[n-1].begun.Add(discoveryStagger)
+	}
+	return time.Time{}
+}
+
+// chooseBase picks the first server with an alternate address that has not been
+// sent to, or failing that the first with an alternate address.
+func (d *Discovery) chooseBase() {
+	for _, p := range d.probes {
+		if !p.answered || !trustworthy(p.to, p.result.Other) {
+			continue
+		}
+		if d.base == nil || !d.untouched(d.base) && d.untouched(p) {
+			d.base = p
+			d.other = netip.AddrPortFrom(plainAddr(p.result.Other), p.result.Other.Port())
+		}
+	}
+}
+
+// untouched reports whether nothing was sent to the alternates of that server yet.
+func (d *Discovery) untouched(p *probe) bool {
+	other := p.result.Other
+	return !slices.ContainsFunc(d.probes, func(q *probe) bool {
+		return plainAddr(q.to) == plainAddr(other) ||
+			plainAddr(q.to) == plainAddr(p.to) && q.to.Port() == other.Port()
+	})
+}
+
+// sooner is the earlier of two times, of which the zero time is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// trustworthy reports whether a server's claim of an alternate address can be
+// believed: it differs in address and port, and it is not a way to make us send
+// to ourselves.
+func trustworthy(server, other netip.AddrPort) bool {
+	a, b := plainAddr(server), plainAddr(other)
+	return usable(other) && a != b && server.Port() != other.Port() &&
+		a.Is4() == b.Is4() && (a.IsLoopback() || !b.IsLoopback())
+}
+
+// filtering judges RFC 5780's filtering tests.
+func (d *Discovery) filtering() Filtering {
+	if d.base == nil {
+		return FilteringUnknown
+	}
+	server := d.base.to
+	otherPort := netip.AddrPortFrom(server.Addr(), d.other.Port())
+	both, port := d.find(server, ChangeIP|ChangePort), d.find(server, ChangePort)
+	if both == nil || port == nil {
+		return FilteringUnknown
+	}
+	there := func(a netip.AddrPort) bool {
+		p := d.find(a, 0)
+		return p != nil && p.answered
+	}
+	letIn := func(p *probe, from netip.AddrPort) bool { return p.answered && same(p.result.From, from) }
+	switch {
+	case letIn(both, d.other):
+		return FilteringEndpointIndependent
+	case letIn(port, otherPort) && both.silent() && there(d.other):
+		return FilteringAddressDependent
+	case port.silent() && there(otherPort):
+		return FilteringAddressAndPortDependent
+	}
+	return FilteringUnknown
+}

@@ -1,0 +1,299 @@
+package stun
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var (
+	allMappings   = []Mapping{NoNAT, MappingEndpointIndependent, MappingAddressDependent, MappingAddressAndPortDependent}
+	allFilterings = []Filtering{FilteringEndpointIndependent, FilteringAddressDependent, FilteringAddressAndPortDependent}
+)
+
+// discover runs a discovery with the filtering tests in the world.
+func discover(t testing.TB, w *world, servers ...netip.AddrPort) (Report, time.Duration) {
+	t.Helper()
+	r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: []netip.AddrPort{simLocal}, Filtering: true}))
+	starts := []time.Time{}
+	for _, at := range w.begun {
+		starts = append(starts, at)
+	}
+	slices.SortFunc(starts, time.Time.Compare)
+	for i := 10; i < len(starts); i++ {
+		if starts[i].Sub(starts[i-10]) < time.Second {
+			t.Errorf("more than ten transactions in a second")
+		}
+	}
+	return r, took
+}
+
+func TestEveryKindOfNATIsRecognized(t *testing.T) {
+	for _, mapping := range allMappings {
+		for _, filtering := range allFilterings {
+			t.Run(fmt.Sprint(mapping, "/", filtering), func(t *testing.T) {
+				r, took := discover(t, newWorld(mapping, filtering).four(&twoAddresses), server4)
+				if r.Mapping != mapping || r.Filtering != filtering {
+					t.Errorf("found %v, %v", r.Mapping, r.Filtering)
+				}
+				if want := mapping == MappingAddressDependent || mapping == MappingAddressAndPortDependent; r.Varies != want {
+					t.Errorf("varies: %v", r.Varies)
+				}
+				// Silence takes 2.2 s once, everything else some round trips.
+				limit := 3500 * time.Millisecond
+				if filtering == FilteringEndpointIndependent {
+					limit = time.Second
+				}
+				if took > limit {
+					t.Errorf("took %v, more than %v", took, limit)
+				}
+			})
+		}
+	}
+}
+
+func TestServersWithOneAddressEachTellTheMapping(t *testing.T) {
+	a1, a2, b1, c1 := ap("192.0.2.1:1"), ap("192.0.2.1:2"), ap("192.0.2.2:1"), ap("192.0.2.3:1")
+	unknown := [4]Mapping{NoNAT, MappingUnknown, MappingUnknown, MappingUnknown}
+	for name, tc := range map[string]struct {
+		servers []netip.AddrPort
+		want    [4]Mapping // for each of allMappings
+	}{
+		"none":                {nil, [4]Mapping{}},
+		"one":                 {[]netip.AddrPort{a1}, unknown},
+		"two addresses":       {[]netip.AddrPort{a1, b1}, [4]Mapping{NoNAT, MappingEndpointIndependent, MappingUnknown, MappingUnknown}},
+		"two ports":           {[]netip.AddrPort{a1, a2}, [4]Mapping{NoNAT, MappingUnknown, MappingUnknown, MappingAddressAndPortDependent}},
+		"ports and addresses": {[]netip.AddrPort{a1, b1, a2}, [4]Mapping(allMappings)},
+		"one of three dead":   {[]netip.AddrPort{a1, ap("192.0.2.9:1"), c1}, [4]Mapping{NoNAT, MappingEndpointIndependent, MappingUnknown, MappingUnknown}},
+		"the first dead":      {[]netip.AddrPort{ap("192.0.2.9:1"), a1, b1, a2}, [4]Mapping(allMappings)},
+		"all dead":            {[]netip.AddrPort{ap("192.0.2.9:1"), ap("192.0.2.8:1")}, [4]Mapping{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, mapping := range allMappings {
+				for _, filtering := range allFilterings {
+					w := newWorld(mapping, filtering).single(a1, a2, b1, c1)
+					r, took := discover(t, w, tc.servers...)
+					if r.Mapping != tc.want[i] || r.Filtering != FilteringUnknown {
+						t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+					}
+					if took > 4*time.Second {
+						t.Errorf("took %v", took)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestASingleAddressServerBesideARealOneIsNoHindrance(t *testing.T) {
+	plain := ap("198.51.100.1:3478")
+	for _, mapping := range allMappings {
+		for _, filtering := range allFilterings {
+			w := newWorld(mapping, filtering).four(&twoAddresses).single(plain)
+			if r, _ := discover(t, w, plain, ap("198.51.100.9:9"), server4); r.Mapping != mapping || r.Filtering != filtering {
+				t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+			}
+		}
+	}
+}
+
+// Whoever lists both addresses of one server must not have the second asked
+// before the filtering tests: that would open the filter for it.
+func TestListingBothAddressesOfAServerDoesNotOpenTheFilter(t *testing.T) {
+	for _, mapping := range allMappings {
+		for _, filtering := range allFilterings {
+			w := newWorld(mapping, filtering).four(&twoAddresses)
+			if r, _ := discover(t, w, server4, twoAddresses.IPv4.Alternate); r.Mapping != mapping || r.Filtering != filtering {
+				t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+			}
+		}
+	}
+}
+
+func TestAFilterThatWasOpenedBeforeIsNotJudged(t *testing.T) {
+	// Another service on the alternate address comes first in the list.
+	first := netip.AddrPortFrom(twoAddresses.IPv4.Alternate.Addr(), 9999)
+	for _, mapping := range allMappings {
+		for _, filtering := range allFilterings {
+			w := newWorld(mapping, filtering).four(&twoAddresses).single(first)
+			if r, _ := discover(t, w, first, server4); r.Mapping != mapping || r.Filtering != FilteringUnknown {
+				t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+			}
+		}
+	}
+}
+
+func TestWithoutFilteringTestsOnlyTheMappingIsFound(t *testing.T) {
+	for _, mapping := range allMappings {
+		w := newWorld(mapping, FilteringAddressAndPortDependent).four(&twoAddresses)
+		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: []netip.AddrPort{server4}, Local: []netip.AddrPort{simLocal}}))
+		if r.Mapping != mapping || r.Filtering != FilteringUnknown || took > time.Second {
+			t.Errorf("%v: found %v, %v in %v", mapping, r.Mapping, r.Filtering, took)
+		}
+	}
+}
+
+func TestADeadAlternateIsNotTakenForAFilter(t *testing.T) {
+	p, q := twoAddresses.IPv4.Primary, twoAddresses.IPv4.Alternate
+	otherPort := netip.AddrPortFrom(p.Addr(), q.Port())
+	otherAddr := netip.AddrPortFrom(q.Addr(), p.Port())
+	for name, tc := range map[string]struct {
+		dead []netip.AddrPort
+		want func(m Mapping, f Filtering) (Mapping, Filtering)
+	}{
+		"the alternate address": {[]netip.AddrPort{q, otherAddr}, func(m Mapping, f Filtering) (Mapping, Filtering) {
+			// Left: two ports of one address.
+			if m == MappingEndpointIndependent || m == MappingAddressDependent {
+				m = MappingUnknown
+			}
+			if f != FilteringAddressAndPortDependent {
+				f = FilteringUnknown
+			}
+			return m, f
+		}},
+		"the alternate port": {[]netip.AddrPort{q, otherPort}, func(m Mapping, f Filtering) (Mapping, Filtering) {
+			if m == MappingAddressDependent || m == MappingAddressAndPortDependent {
+				m = MappingUnknown
+			}
+			return m, FilteringUnknown
+		}},
+		"all alternates": {[]netip.AddrPort{q, otherPort, otherAddr}, func(m Mapping, f Filtering) (Mapping, Filtering) {
+			if m != NoNAT {
+				m = MappingUnknown
+			}
+			return m, FilteringUnknown
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, mapping := range allMappings {
+				for _, filtering := range allFilterings {
+					w := newWorld(mapping, filtering).four(&twoAddresses)
+					for _, a := range tc.dead {
+						w.servers[a] = nil
+					}
+					r, _ := discover(t, w, server4)
+					if m, f := tc.want(mapping, filtering); r.Mapping != m || r.Filtering != f {
+						t.Errorf("%v, %v: found %v, %v; want %v, %v", mapping, filtering, r.Mapping, r.Filtering, m, f)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestADeadAlternateIsMadeUpForByTheOtherServers(t *testing.T) {
+	plain := ap("198.51.100.1:3478")
+	w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent).four(&twoAddresses).single(plain)
+	w.servers[twoAddresses.IPv4.Alternate] = nil
+	w.servers[netip.AddrPortFrom(twoAddresses.IPv4.Alternate.Addr(), server4.Port())] = nil
+	if r, _ := discover(t, w, server4, plain); r.Mapping != MappingEndpointIndependent {
+		t.Errorf("found %v", r.Mapping)
+	}
+}
+
+// Some servers name an alternate address and can't use it.
+func TestAServerThatDoesNotHonourChangesTellsNothingOfTheFilter(t *testing.T) {
+	ignore := func(change simServer) func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+		return func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+			if m, _ := Parse(req); m.Change != 0 {
+				return change(req, from, local)
+			}
+			return twoAddresses.Respond(nil, req, from, local)
+		}
+	}
+	for name, change := range map[string]simServer{
+		"answers as if not asked to": func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+			r, ok := twoAddresses.Respond(nil, AppendBindingRequest(nil, TransactionID(req[8:headerLen]), Request{}), from, local)
+			return r, ok
+		},
+		"refuses": serverOf(&Responder{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, filtering := range allFilterings {
+				w := newWorld(MappingEndpointIndependent, filtering).four(&twoAddresses)
+				w.servers[server4] = ignore(change)
+				r, _ := discover(t, w, server4)
+				if r.Mapping != MappingEndpointIndependent || r.Filtering != FilteringUnknown {
+					t.Errorf("%v: found %v, %v", filtering, r.Mapping, r.Filtering)
+				}
+			}
+		})
+	}
+}
+
+func TestAnAlternateAddressThatMakesNoSenseIsNotFollowed(t *testing.T) {
+	for name, other := range map[string]string{
+		"the same address": "192.0.2.1:9",
+		"the same port":    "192.0.2.2:3478",
+		"loopback":         "127.0.0.1:9",
+		"nowhere":          "0.0.0.0:9",
+		"port 0":           "192.0.2.2:0",
+		"multicast":        "224.0.0.1:9",
+		"another family":   "[2001:db8::1]:9",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent)
+			w.servers[server4] = func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+				b := newReply(nil, ClassSuccess, req)
+				b.address(AttrXORMappedAddress, from)
+				b.address(AttrOtherAddress, ap(other))
+				return Reply{b.done(), local, from}, true
+			}
+			r, _ := discover(t, w, server4)
+			if r.Mapping != MappingUnknown || r.Filtering != FilteringUnknown || len(w.asked) != 1 {
+				t.Errorf("found %v, %v; asked %v", r.Mapping, r.Filtering, w.asked)
+			}
+		})
+	}
+}
+
+func TestLossMakesTheAnswerUnknownOrTheFilterLookClosedButNeverOpen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		mapping := rapid.SampledFrom(allMappings).Draw(t, "mapping")
+		filtering := rapid.SampledFrom(allFilterings).Draw(t, "filtering")
+		w := newWorld(mapping, filtering).four(&twoAddresses).single(ap("198.51.100.1:3478"))
+		w.loss = rapid.Float64Range(0, 0.9).Draw(t, "loss")
+		w.rand = rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		servers := rapid.SampledFrom([][]netip.AddrPort{
+			{server4},
+			{server4, ap("198.51.100.1:3478")},
+			{ap("198.51.100.1:3478"), server4, twoAddresses.IPv4.Alternate},
+		}).Draw(t, "servers")
+		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: []netip.AddrPort{simLocal}, Filtering: true}))
+		if r.Mapping != MappingUnknown && r.Mapping != mapping {
+			t.Errorf("found %v, and it is %v", r.Mapping, mapping)
+		}
+		if r.Filtering != FilteringUnknown && r.Filtering < filtering {
+			t.Errorf("found %v, and it is %v", r.Filtering, filtering)
+		}
+		if took > 15*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestADiscoveryHearsOnlyItsOwnAnswers(t *testing.T) {
+	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4}})
+	pkt, to, _, _ := d.Poll(epoch)
+	if pkt == nil || to != server4 {
+		t.Fatalf("first packet to %v", to)
+	}
+	stray, _ := twoAddresses.Respond(nil, AppendBindingRequest(nil, testID, Request{}), client4, server4)
+	for _, b := range [][]byte{nil, {0}, pkt, stray.Packet, make([]byte, 148)} {
+		if d.Handle(epoch, b, server4) {
+			t.Errorf("took % x", b)
+		}
+	}
+	reply, _ := twoAddresses.Respond(nil, pkt, client4, server4)
+	if !d.Handle(epoch, reply.Packet, server4) {
+		t.Error("did not take its answer")
+	}
+	if seen := d.Report().Seen; len(seen) != 1 || seen[0] != (Observation{server4, client4}) {
+		t.Errorf("Seen = %v", seen)
+	}
+}
