@@ -45,7 +45,7 @@ func CodeOf(err error) Code {
 	return ""
 }
 
-// Permanent reports whether trying again with the same credentials can ever help.
+// Permanent reports that trying again with the same credentials cannot help.
 func (c Code) Permanent() bool {
 	switch c {
 	case CodeBadToken, CodeSpentToken, CodeExpiredToken, CodeExpiredNode, CodeRemoved, CodeDenied, CodeBadRequest:

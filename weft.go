@@ -6,7 +6,9 @@
 package weft
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,13 +88,10 @@ func (k CandidateKind) String() string {
 // MarshalText writes the name.
 func (k CandidateKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads the name.
+// UnmarshalText reads the name. One that this version does not know becomes zero, no kind: a single candidate
+// of a newer node must not make a whole map unreadable to an older one.
 func (k *CandidateKind) UnmarshalText(b []byte) error {
-	i := slices.Index(candidateNames[1:], string(b))
-	if i < 0 {
-		return fmt.Errorf("%q is not a kind of candidate", b)
-	}
-	*k = CandidateKind(i + 1)
+	*k = CandidateKind(max(0, slices.Index(candidateNames[:], string(b))))
 	return nil
 }
 
@@ -208,8 +207,8 @@ type Change struct {
 	Self    *Node    `json:"self,omitempty"`
 	Upsert  []Node   `json:"upsert,omitempty"` // whole nodes, new or changed
 	Remove  []NodeID `json:"remove,omitempty"`
-	Relays  []Relay  `json:"relays,omitempty"` // all of them, when any changed
-	Ticket  []byte   `json:"ticket,omitempty"`
+	Relays  []Relay  `json:"relays,omitzero"` // all of them, when any changed; empty: there are none left
+	Ticket  []byte   `json:"ticket,omitzero"`
 }
 
 // Empty reports that the change would change nothing but the version.
@@ -218,7 +217,7 @@ func (c Change) Empty() bool {
 }
 
 // Apply returns the map after the change. The receiver is left as it was; slices that did not change are
-// shared with it.
+// shared with it. A node that is both upserted and removed is removed.
 func (m NetworkMap) Apply(c Change) NetworkMap {
 	m.Version = c.Version
 	if c.Self != nil {
@@ -237,29 +236,37 @@ func (m NetworkMap) Apply(c Change) NetworkMap {
 	for _, n := range c.Upsert {
 		upsert[n.ID] = n
 	}
-	peers := make([]Node, 0, len(m.Peers)+len(upsert))
-	for _, p := range m.Peers {
-		if n, ok := upsert[p.ID]; ok {
-			delete(upsert, p.ID)
-			p = n
+	gone := make(map[NodeID]bool, len(c.Remove))
+	for _, id := range c.Remove {
+		gone[id] = true
+		delete(upsert, id)
+	}
+	// Two sorted lists are merged: a network of 10,000 sees many changes of one node.
+	fresh := slices.Sorted(maps.Keys(upsert))
+	peers := make([]Node, 0, len(m.Peers)+len(fresh))
+	for i := range m.Peers {
+		id := m.Peers[i].ID
+		for len(fresh) > 0 && fresh[0] < id {
+			peers, fresh = append(peers, upsert[fresh[0]]), fresh[1:]
 		}
-		if !slices.Contains(c.Remove, p.ID) {
-			peers = append(peers, p)
+		switch {
+		case gone[id]:
+		case len(fresh) > 0 && fresh[0] == id:
+			peers, fresh = append(peers, upsert[id]), fresh[1:]
+		default:
+			peers = append(peers, m.Peers[i])
 		}
 	}
-	for _, n := range upsert {
-		if !slices.Contains(c.Remove, n.ID) {
-			peers = append(peers, n)
-		}
+	for _, id := range fresh {
+		peers = append(peers, upsert[id])
 	}
-	slices.SortFunc(peers, func(a, b Node) int { return int(int64(a.ID) - int64(b.ID)) })
 	m.Peers = peers
 	return m
 }
 
 // Peer finds a peer by its number.
 func (m NetworkMap) Peer(id NodeID) (Node, bool) {
-	i, ok := slices.BinarySearchFunc(m.Peers, id, func(n Node, id NodeID) int { return int(int64(n.ID) - int64(id)) })
+	i, ok := slices.BinarySearchFunc(m.Peers, id, func(n Node, id NodeID) int { return cmp.Compare(n.ID, id) })
 	if !ok {
 		return Node{}, false
 	}
@@ -270,8 +277,9 @@ func (m NetworkMap) Peer(id NodeID) (Node, bool) {
 func (m NetworkMap) Find(what string) (Node, bool) {
 	name := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(what), "."), "."+m.Domain)
 	addr, _ := netip.ParseAddr(what)
+	addr = addr.Unmap()
 	for _, p := range m.Peers {
-		if p.Name == name || addr.IsValid() && slices.Contains(p.Addrs, addr) {
+		if name != "" && p.Name == name || addr.IsValid() && slices.Contains(p.Addrs, addr) {
 			return p, true
 		}
 	}
@@ -281,19 +289,21 @@ func (m NetworkMap) Find(what string) (Node, bool) {
 // MaxNameLength is the longest name of a node: one DNS label (RFC 1035 section 2.3.4).
 const MaxNameLength = 63
 
-// CleanName makes a DNS label of what a machine calls itself: lower case, letters, digits and inner hyphens,
-// the first label only. It returns "" when nothing is left.
+// CleanName makes a DNS label of what a machine calls itself: lower case, letters, digits and single inner
+// hyphens, the first label only. It returns "" when nothing is left. Two hyphens in a row would let a machine
+// call itself "xn--...", which browsers show in letters that look like another name (RFC 5890 section 2.3.2.1).
 func CleanName(s string) string {
 	s, _, _ = strings.Cut(s, ".")
-	var b strings.Builder
+	label := make([]byte, 0, MaxNameLength+1)
 	for _, r := range strings.ToLower(s) {
 		switch {
+		case len(label) == MaxNameLength:
+			return strings.TrimRight(string(label), "-")
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			b.WriteRune(r)
-		case b.Len() > 0:
-			b.WriteByte('-')
+			label = append(label, byte(r))
+		case len(label) > 0 && label[len(label)-1] != '-':
+			label = append(label, '-')
 		}
 	}
-	s = b.String()
-	return strings.TrimRight(s[:min(len(s), MaxNameLength)], "-")
+	return strings.TrimRight(string(label), "-")
 }
