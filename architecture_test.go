@@ -101,8 +101,8 @@ var foundations = map[string]struct{ rooms, foreign []string }{
 	".":    {rooms: []string{"key"}},
 	"key":  {},
 	"wire": {rooms: []string{".", "key"}},
-	// Byte streams over an upgraded HTTP connection, for node, control and relay alike.
-	"stream": {rooms: []string{".", "key", "wire"}, foreign: []string{"github.com/coder/websocket"}},
+	// Noise over byte streams of an upgraded HTTP connection, for node, control and relay alike.
+	"stream": {rooms: []string{".", "key", "wire"}, foreign: []string{"github.com/coder/websocket", "github.com/flynn/noise"}},
 }
 
 // pure are the rooms without sockets, files, goroutines, locks, log or clock.
@@ -345,7 +345,7 @@ func TestEveryRuleOfTheHouseCatchesWhatItForbids(t *testing.T) {
 		{"wire/frame.go", `package wire; import ("weft"; "weft/key")`, ""},
 		{"wire/frame.go", `package wire; import "weft/path"`, "1"},
 		{"stream/stream.go", `package stream; import ("net/http"; "github.com/coder/websocket"; "weft/wire")`, ""},
-		{"stream/stream.go", `package stream; import "github.com/flynn/noise"`, "1"},
+		{"stream/stream.go", `package stream; import "github.com/quic-go/quic-go"`, "1"},
 
 		{"path/agent.go", `package path; import ("net/netip"; "time"); func f(now time.Time, a netip.Addr) time.Duration { return now.Sub(now) }`, ""},
 		{"path/agent.go", `package path; import "net"`, "2"},

@@ -26,12 +26,18 @@ const (
 // It is for the caller to run, or for [Host.Start]. When ctx ends it gets SIGTERM, and SIGKILL after
 // a grace; its process id is that of the program itself, for `ip netns exec` becomes the program.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", h.namespace, name}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopGrace
+	cmd := Command(ctx, "ip", append([]string{"netns", "exec", h.namespace, name}, args...)...)
 	// A namespace does not hide the machine's D-Bus, so a daemon in the lab could reconfigure the
 	// resolver of the machine for an interface that it does not have.
 	cmd.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent/dbus-of-"+h.namespace)
+	return cmd
+}
+
+// Command prepares a program that runs on the machine itself and ends as those in hosts do.
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
 	detach(cmd)
 	return cmd
 }
@@ -52,7 +58,7 @@ func (h *Host) Run(ctx context.Context, name string, args ...string) (string, er
 	return stdout.String(), nil
 }
 
-// Process is a program started in a host. Close of the lab ends it.
+// Process is a program that was started. Close of the lab ends those that [Host.Start] started.
 type Process struct {
 	// Name tells host and program, for messages.
 	Name string
@@ -77,18 +83,26 @@ func (h *Host) Start(cmd *exec.Cmd) (*Process, error) {
 	if l.closed {
 		return nil, fmt.Errorf("starting %s on %s: the lab is closed", program, h.Name)
 	}
-	p := &Process{Name: h.Name + "/" + program, cmd: cmd, done: make(chan struct{})}
-	p.LogPath = filepath.Join(l.logs, fmt.Sprintf("%02d-%s-%s.log", len(l.processes)+1, h.Name, program))
-	log, err := os.OpenFile(p.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+	p, err := Start(h.Name+"/"+program, filepath.Join(l.logs, fmt.Sprintf("%02d-%s-%s.log", len(l.processes)+1, h.Name, program)), cmd)
+	if err == nil {
+		l.processes = append(l.processes, p)
+	}
+	return p, err
+}
+
+// Start starts a prepared program that belongs to no lab: the caller stops it. It may be used where
+// labs are not available.
+func Start(name, logPath string, cmd *exec.Cmd) (*Process, error) {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("starting %s: %w", p.Name, err)
+		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	defer log.Close() // the program has its own copy
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", p.Name, err)
+		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
-	l.processes = append(l.processes, p)
+	p := &Process{Name: name, LogPath: logPath, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
