@@ -181,6 +181,12 @@ func WatchLinks(ctx context.Context) (<-chan struct{}, error) {
 			notify(changed)
 		}
 	}()
+	return coalesced(ctx, changed), nil
+}
+
+// coalesced passes notices on, those of a burst as one. Its channel closes after
+// the one it reads from, or when ctx ends.
+func coalesced(ctx context.Context, changed <-chan struct{}) <-chan struct{} {
 	out := make(chan struct{}, 1)
 	go func() {
 		defer close(out)
@@ -200,7 +206,7 @@ func WatchLinks(ctx context.Context) (<-chan struct{}, error) {
 			notify(out)
 		}
 	}()
-	return out, nil
+	return out
 }
 
 // notify leaves a notice in a channel of capacity 1 unless one lies there.

@@ -4,14 +4,9 @@ package host
 
 import (
 	"errors"
-	"fmt"
-	"github.com/vishvananda/netlink/nl"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -104,59 +99,4 @@ func within(d time.Duration, c <-chan struct{}) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// subscribe returns a function that waits for the kernel's next notice and names
-// whom it is about: an interface, with "by itself" for what the kernel does to an
-// interface unasked, such as a link-local address.
-func subscribe(t *testing.T) func() string {
-	t.Helper()
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	if err := s.SetReceiveTimeout(&unix.Timeval{Sec: 5}); err != nil {
-		t.Fatal(err)
-	}
-	var queue []string
-	return func() string {
-		for len(queue) == 0 {
-			msgs, _, err := s.Receive()
-			if err != nil {
-				t.Fatalf("wait for a notice of the kernel: %v", err)
-			}
-			for _, m := range msgs {
-				queue = append(queue, describe(t, m))
-			}
-		}
-		next := queue[0]
-		queue = queue[1:]
-		return next
-	}
-}
-
-func describe(t *testing.T, m syscall.NetlinkMessage) string {
-	t.Helper()
-	attrs, err := syscall.ParseNetlinkRouteAttr(&m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	switch m.Header.Type {
-	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		for _, a := range attrs {
-			if a.Attr.Type == unix.IFLA_IFNAME {
-				return strings.TrimRight(string(a.Value), "\x00")
-			}
-		}
-	default:
-		for _, a := range attrs {
-			// IFA_ADDRESS and RTA_DST have the same number.
-			if ip := net.IP(a.Value); a.Attr.Type == unix.RTA_DST && (ip.IsLinkLocalUnicast() || ip.IsMulticast()) {
-				return "weft0 by itself"
-			}
-		}
-	}
-	return fmt.Sprintf("message of type %d", m.Header.Type)
 }

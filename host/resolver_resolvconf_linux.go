@@ -12,8 +12,10 @@ import (
 	"strings"
 )
 
-// Two programs go by the name of resolvconf(8) and differ in how a record gets to the
-// front: Debian's resolvconf orders by name, openresolv by a metric.
+// Two programs go by the name of resolvconf(8). Both list records of "lo" first, as
+// name servers of this machine, which is what we are (interface-order(5),
+// interface_order in resolvconf.conf(5)); openresolv's metrics cannot do that, since
+// records without one come before all that have one.
 const (
 	flavourOpenresolv = "openresolv"
 	flavourDebian     = "Debian resolvconf"
@@ -57,17 +59,12 @@ func (e *resolverEnv) wireResolvconf(ctx context.Context, s *savedResolver, reco
 	if err != nil {
 		return err
 	}
-	r := &resolvconfRecord{Program: program}
-	var args []string
+	r := &resolvconfRecord{Program: program, Name: "lo.weft-" + s.Interface}
 	switch {
 	case strings.Contains(version, flavourOpenresolv):
-		r.Flavour, r.Name = flavourOpenresolv, s.Interface+".weft"
-		args = []string{"-m", "0", "-a", r.Name}
+		r.Flavour = flavourOpenresolv
 	case strings.Contains(version, flavourDebian):
-		// interface-order(5) puts lo first: name servers of this machine,
-		// which is what we are.
-		r.Flavour, r.Name = flavourDebian, "lo.weft-"+s.Interface
-		args = []string{"-a", r.Name}
+		r.Flavour = flavourDebian
 	default:
 		// systemd's resolvectl, for one, which owns no resolv.conf.
 		return fmt.Errorf("%s is neither openresolv nor Debian's resolvconf", program)
@@ -81,7 +78,7 @@ func (e *resolverEnv) wireResolvconf(ctx context.Context, s *savedResolver, reco
 	if search := slices.DeleteFunc(slices.Clone(s.Domains), isReverse); len(search) > 0 {
 		fmt.Fprintf(&text, "search %s\n", strings.Join(search, " "))
 	}
-	if _, err := run(ctx, text.String(), program, args...); err != nil {
+	if _, err := run(ctx, text.String(), program, "-a", r.Name); err != nil {
 		return err
 	}
 	conf, err := inspect(e.path(resolvConfPath))
