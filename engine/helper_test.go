@@ -1,0 +1,326 @@
+package engine
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/tun"
+
+	"weft"
+	"weft/key"
+	"weft/wire"
+)
+
+// patience is how long a test waits for what must come over loopback on a busy machine.
+const patience = 20 * time.Second
+
+// eventually polls for what only real sockets and goroutines can bring about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for tick := time.NewTicker(2 * time.Millisecond); ; {
+		if ok() {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("did not come about: %s", what)
+		}
+	}
+}
+
+// memTUN is a TUN device of channels that works in batches.
+type memTUN struct {
+	out    chan []byte // to the engine
+	in     chan []byte // from the engine
+	events chan tun.Event
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newMemTUN() *memTUN {
+	return &memTUN{
+		out:    make(chan []byte, 256),
+		in:     make(chan []byte, 1<<15),
+		events: make(chan tun.Event, 8),
+		closed: make(chan struct{}),
+	}
+}
+
+func (m *memTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	n := 0
+	take := func(p []byte) { sizes[n] = copy(bufs[n][offset:], p); n++ }
+	select {
+	case p := <-m.out:
+		take(p)
+	case <-m.closed:
+		return 0, os.ErrClosed
+	}
+	for n < len(bufs) {
+		select {
+		case p := <-m.out:
+			take(p)
+		default:
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+func (m *memTUN) Write(bufs [][]byte, offset int) (int, error) {
+	for _, b := range bufs {
+		select {
+		case m.in <- append([]byte(nil), b[offset:]...):
+		case <-m.closed:
+			return 0, os.ErrClosed
+		}
+	}
+	return len(bufs), nil
+}
+
+func (m *memTUN) File() *os.File           { return nil }
+func (m *memTUN) MTU() (int, error)        { return MTU, nil }
+func (m *memTUN) Name() (string, error)    { return "mem", nil }
+func (m *memTUN) Events() <-chan tun.Event { return m.events }
+func (m *memTUN) BatchSize() int           { return 64 }
+func (m *memTUN) Close() error {
+	m.once.Do(func() { close(m.closed); close(m.events) })
+	return nil
+}
+
+// recorder is a Handler that keeps what it gets.
+type recorder struct {
+	mu        sync.Mutex
+	datagrams []recorded
+	relayed   []recorded
+	active    map[weft.NodeID]int
+}
+
+type recorded struct {
+	from  netip.AddrPort
+	class wire.Class
+	via   weft.Via
+	src   weft.NodeID
+	b     string
+}
+
+func (r *recorder) HandleDatagram(_ weft.LinkID, from netip.AddrPort, class wire.Class, b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.datagrams = append(r.datagrams, recorded{from: from, class: class, b: string(b)})
+}
+
+func (r *recorder) HandleRelayed(via weft.Via, src weft.NodeID, b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.relayed = append(r.relayed, recorded{via: via, src: src, b: string(b)})
+}
+
+func (r *recorder) Active(id weft.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.active == nil {
+		r.active = make(map[weft.NodeID]int)
+	}
+	r.active[id]++
+}
+
+func (r *recorder) take() (datagrams, relayed []recorded) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	datagrams, relayed = r.datagrams, r.relayed
+	r.datagrams, r.relayed = nil, nil
+	return datagrams, relayed
+}
+
+func (r *recorder) activeCount(id weft.NodeID) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.active[id]
+}
+
+// node is an engine with all that a test looks at.
+type node struct {
+	*Engine
+	id   weft.NodeID
+	key  key.NodePrivate
+	tun  *memTUN
+	seen *recorder
+}
+
+func addrOf(id weft.NodeID) netip.Addr { return netip.AddrFrom4([4]byte{100, 64, 0, byte(id)}) }
+
+func (n *node) peer() Peer {
+	return Peer{ID: n.id, Key: n.key.Public(), Allowed: []netip.Prefix{netip.PrefixFrom(addrOf(n.id), 32)}}
+}
+
+func (n *node) addr() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), n.Port())
+}
+
+// still makes a node whose engine is not up.
+func still(t testing.TB, id weft.NodeID) *node {
+	t.Helper()
+	return stillOn(t, id, conn.NewStdNetBind())
+}
+
+func stillOn(t testing.TB, id weft.NodeID, sockets conn.Bind) *node {
+	t.Helper()
+	n := &node{id: id, key: key.NewPrivate[key.Node](), tun: newMemTUN(), seen: &recorder{}}
+	e, err := newEngine(Config{Key: n.key, Self: id, Device: n.tun, Handler: n.seen, Logger: slog.New(slog.DiscardHandler)}, sockets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Engine = e
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func start(t testing.TB, id weft.NodeID) *node {
+	t.Helper()
+	n := still(t, id)
+	if err := n.Up(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// pair makes nodes 1 and 2 that know each other and have no routes.
+func pair(t testing.TB) (a, b *node) {
+	t.Helper()
+	a, b = start(t, 1), start(t, 2)
+	mustSetPeers(t, a, b.peer())
+	mustSetPeers(t, b, a.peer())
+	return a, b
+}
+
+func mustSetPeers(t testing.TB, n *node, peers ...Peer) {
+	t.Helper()
+	if err := n.SetPeers(peers); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// packet is an IPv4 packet of protocol 253 (for experiments, RFC 3692) that carries a number.
+func packet(src, dst netip.Addr, seq uint32, size int) []byte {
+	p := make([]byte, max(size, 24))
+	p[0] = 0x45
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	p[8], p[9] = 64, 253
+	copy(p[12:], src.AsSlice())
+	copy(p[16:], dst.AsSlice())
+	binary.BigEndian.PutUint32(p[20:], seq)
+	return p
+}
+
+// exchange sends a packet from a to b and waits for it.
+func exchange(t testing.TB, a, b *node, seq uint32) {
+	t.Helper()
+	want := packet(addrOf(a.id), addrOf(b.id), seq, 200)
+	a.tun.out <- want
+	select {
+	case got := <-b.tun.in:
+		if string(got) != string(want) {
+			t.Fatalf("packet %d from %d to %d: got %x, want %x", seq, a.id, b.id, got, want)
+		}
+	case <-time.After(patience):
+		t.Fatalf("packet %d from %d to %d did not arrive; drops: %+v, %+v", seq, a.id, b.id, a.Drops(), b.Drops())
+	}
+}
+
+// fakeRelay forwards data frames between the nodes it was told of, as a relay does.
+type fakeRelay struct {
+	c     *net.UDPConn
+	mu    sync.Mutex
+	nodes map[weft.NodeID]netip.AddrPort
+	names map[netip.AddrPort]weft.NodeID
+}
+
+func newFakeRelay(t testing.TB, nodes ...*node) *fakeRelay {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadBuffer(4 << 20)
+	r := &fakeRelay{c: c, nodes: make(map[weft.NodeID]netip.AddrPort), names: make(map[netip.AddrPort]weft.NodeID)}
+	for _, n := range nodes {
+		r.nodes[n.id] = n.addr()
+		r.names[n.addr()] = n.id
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for b := make([]byte, 1<<16); ; {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			to, _, err := wire.ParseData(b[:n])
+			src := r.names[unmap(from)]
+			if err != nil || src == 0 || !r.nodes[to].IsValid() {
+				continue
+			}
+			wire.SetDataID(b[:n], src)
+			c.WriteToUDPAddrPort(b[:n], r.nodes[to])
+		}
+	}()
+	t.Cleanup(func() { c.Close(); <-done })
+	return r
+}
+
+func (r *fakeRelay) addr() netip.AddrPort { return r.c.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// fakeStream is the stream of src to a relay that holds the streams of the others, too.
+type fakeStream struct {
+	relay weft.RelayID
+	src   weft.NodeID
+	nodes map[weft.NodeID]*node
+}
+
+func (s *fakeStream) SendTo(id weft.NodeID, datagrams [][]byte) error {
+	if n := s.nodes[id]; n != nil {
+		n.DeliverStream(s.relay, s.src, datagrams)
+	}
+	return nil
+}
+
+// The ways of the tests: relay 7 is spoken to over UDP, relay 8 over a stream.
+var (
+	viaUDP    = weft.Via{Method: weft.RelayUDP, Relay: 7}
+	viaStream = weft.Via{Method: weft.RelayStream, Relay: 8}
+)
+
+// connect gives both nodes all three ways to each other, without choosing one.
+func connect(t testing.TB, a, b *node) {
+	t.Helper()
+	relay := newFakeRelay(t, a, b)
+	nodes := map[weft.NodeID]*node{a.id: a, b.id: b}
+	for _, n := range nodes {
+		n.SetRelay(viaUDP.Relay, relay.addr(), nil)
+		n.SetRelay(viaStream.Relay, netip.AddrPort{}, &fakeStream{viaStream.Relay, n.id, nodes})
+	}
+	a.Learn(b.id, b.addr())
+	b.Learn(a.id, a.addr())
+}
+
+func counters(n *node, id weft.NodeID, via weft.Via) PathCounters {
+	for _, c := range n.Counters(nil, id) {
+		if c.Via == via {
+			return c
+		}
+	}
+	return PathCounters{Via: via}
+}
