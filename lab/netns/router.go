@@ -164,7 +164,7 @@ func (r *Router) SetUDPTimeouts(unreplied, stream time.Duration) error {
 
 // SetLoss drops this share of the packets that pass the router, at random, in both directions; 0
 // ends it. Meanwhile senders cut large segments themselves, so that packets are lost and not whole
-// bundles of them.
+// bundles of them; this holds for the hosts that are there now.
 func (r *Router) SetLoss(percent float64) error {
 	if percent < 0 || percent > 100 {
 		return fmt.Errorf("setting the loss of %s: %v is not between 0 and 100 percent", r.Name, percent)
