@@ -37,8 +37,6 @@ func udp(t *testing.T, h *Host, at string) socket {
 	return socket{conn, t}
 }
 
-func (s socket) port() uint16 { return s.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
-
 func (s socket) send(to netip.AddrPort, text string) {
 	s.t.Helper()
 	if _, err := s.WriteToUDPAddrPort([]byte(text), to); err != nil {
@@ -475,4 +473,3 @@ func TestRateLimitsBothDirectionsUntilItIsLifted(t *testing.T) {
 		t.Errorf("1 MiB took %v without a limit", took)
 	}
 }
-
