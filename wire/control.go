@@ -1,9 +1,12 @@
 package wire
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
+	"unicode"
 
 	"weft"
 	"weft/key"
@@ -100,7 +103,12 @@ type Revoked struct {
 	Nodes []weft.NodeID `json:"nodes"`
 }
 
-// ParseNodeMessage reads and checks what a node said.
+// maxWord is the longest text in bytes that a node may have the server keep and show to others: a host name
+// (RFC 1035 section 2.3.4) or a URL.
+const maxWord = 255
+
+// ParseNodeMessage reads and checks what a node said. What others are going to be told or shown is bounded and
+// free of control characters; candidates that nothing can be sent to are left out.
 func ParseNodeMessage(b []byte) (NodeMessage, error) {
 	var m NodeMessage
 	if err := parseDocument(b, MaxNodeMessage, &m); err != nil {
@@ -109,13 +117,58 @@ func ParseNodeMessage(b []byte) (NodeMessage, error) {
 	if n := set(m.Hello != nil, m.Update != nil, m.Logout != nil, m.Ping != nil); n != 1 {
 		return m, fmt.Errorf("%w: %d requests in one document, not one", ErrFrame, n)
 	}
-	if m.Update != nil && len(m.Update.Candidates) > MaxCandidates {
-		return m, fmt.Errorf("%w: %d candidates, more than %d", ErrFrame, len(m.Update.Candidates), MaxCandidates)
+	switch {
+	case m.Update != nil:
+		return m, m.Update.check()
+	case m.Hello != nil:
+		return m, m.Hello.check()
 	}
 	return m, nil
 }
 
-// ParseServerMessage reads and checks what the server said.
+func (u *Update) check() error {
+	if len(u.Candidates) > MaxCandidates {
+		return fmt.Errorf("%w: %d candidates, more than %d", ErrFrame, len(u.Candidates), MaxCandidates)
+	}
+	u.Candidates = cleanCandidates(u.Candidates)
+	return checkWords(u.NAT)
+}
+
+func (h *Hello) check() error {
+	if r := h.Relay; r != nil {
+		if len(r.UDP) > MaxCandidates || len(r.Fingerprint) != 0 && len(r.Fingerprint) != sha256.Size {
+			return fmt.Errorf("%w: a relay with %d addresses and a fingerprint of %d bytes", ErrFrame,
+				len(r.UDP), len(r.Fingerprint))
+		}
+		if err := checkWords(r.Name, r.URL); err != nil {
+			return err
+		}
+	}
+	return checkWords(h.Version, h.OS, h.Name, h.Epoch)
+}
+
+func checkWords(words ...string) error {
+	for _, w := range words {
+		if len(w) > maxWord || strings.ContainsFunc(w, unicode.IsControl) {
+			return fmt.Errorf("%w: a text of %d bytes that is too long or holds control characters", ErrFrame, len(w))
+		}
+	}
+	return nil
+}
+
+// cleanCandidates filters in place.
+func cleanCandidates(list []weft.Candidate) []weft.Candidate {
+	kept := list[:0]
+	for _, x := range list {
+		if x, ok := cleanCandidate(x); ok {
+			kept = append(kept, x)
+		}
+	}
+	return kept
+}
+
+// ParseServerMessage reads and checks what the server said. Candidates that nothing can be sent to, or of a kind
+// that only newer nodes know, are left out.
 func ParseServerMessage(b []byte) (ServerMessage, error) {
 	var m ServerMessage
 	if err := parseDocument(b, MaxServerMessage, &m); err != nil {
@@ -124,7 +177,23 @@ func ParseServerMessage(b []byte) (ServerMessage, error) {
 	if n := set(m.Welcome != nil, m.Map != nil, m.Change != nil, m.Revoked != nil, m.Error != nil, m.Pong != nil); n > 1 {
 		return m, fmt.Errorf("%w: %d answers in one document, not one", ErrFrame, n)
 	}
+	if m.Map != nil {
+		m.Map.Self.Candidates = cleanCandidates(m.Map.Self.Candidates)
+		cleanNodes(m.Map.Peers)
+	}
+	if m.Change != nil {
+		if self := m.Change.Self; self != nil {
+			self.Candidates = cleanCandidates(self.Candidates)
+		}
+		cleanNodes(m.Change.Upsert)
+	}
 	return m, nil // none: a newer server's, to be passed over
+}
+
+func cleanNodes(nodes []weft.Node) {
+	for i := range nodes {
+		nodes[i].Candidates = cleanCandidates(nodes[i].Candidates)
+	}
 }
 
 func parseDocument(b []byte, limit int, into any) error {

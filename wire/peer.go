@@ -36,8 +36,9 @@ func PeerBox(own key.NodePrivate, peer key.NodePublic) (key.Box, error) {
 func AppendPeer(dst []byte, box key.Box, sender weft.NodeID, m PeerMessage) []byte {
 	at := len(dst)
 	dst = binary.BigEndian.AppendUint32(appendHeader(dst, KindPeer), uint32(sender))
-	var plain [maxPeerMessage]byte
-	return box.Seal(dst, m.append(plain[:0]), dst[at:at+PeerPrefix])
+	sealed := len(dst)
+	dst = m.append(dst) // and sealed where it stands
+	return box.Seal(dst[:sealed], dst[sealed:], dst[at:sealed])
 }
 
 // PeerSender tells who says that it sent the frame: whose box to open it with.
@@ -71,9 +72,6 @@ const (
 	typeReport     = 4
 )
 
-// maxPeerMessage bounds the plaintext of what is sent: candidates are the longest.
-const maxPeerMessage = 12 + MaxCandidates*candidateSize
-
 // A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
 type TxID [8]byte
 
@@ -92,7 +90,7 @@ type Ping struct {
 func (p Ping) append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint16(append(dst, typePing, 0), p.Path)
 	dst = append(dst, p.Tx[:]...)
-	return append(dst, make([]byte, p.Padding)...)
+	return append(dst, make([]byte, max(0, p.Padding))...)
 }
 
 // Pong answers a ping, by the path that the ping came by.
@@ -116,15 +114,16 @@ func (p Pong) append(dst []byte) []byte {
 // MaxCandidates is how many candidates one node announces at most.
 const MaxCandidates = 32
 
-const candidateSize = addrSize + 1 + 1
+const candidateSize = addrSize + 1 + 1 + 2
 
 // Candidates tells the peer where the sender may be reached; it replaces what was told before.
 //
 //	| 3 | flags | count (1) | 0 | session (4) | sequence (4) |
-//	count times: | address (16) | port (2) | kind (1) | link (1) |
+//	count times: | address (16) | port (2) | kind (1) | 0 | link (2) |
 //
 // Session is drawn anew when the sender starts; within it, a lower sequence is stale. The first flag asks the
-// receiver to answer with its own.
+// receiver to answer with its own. Candidates that nothing can be sent to, or of a kind that this version does
+// not know, are passed over, by the sender and by the receiver.
 type Candidates struct {
 	Session, Seq uint32
 	WantReply    bool
@@ -132,19 +131,37 @@ type Candidates struct {
 }
 
 func (c Candidates) append(dst []byte) []byte {
-	list := c.List[:min(len(c.List), MaxCandidates)]
-	var flags byte
+	at := len(dst)
+	var flags, n byte
 	if c.WantReply {
 		flags = 1
 	}
-	dst = append(dst, typeCandidates, flags, byte(len(list)), 0)
+	dst = append(dst, typeCandidates, flags, 0, 0)
 	dst = binary.BigEndian.AppendUint32(dst, c.Session)
 	dst = binary.BigEndian.AppendUint32(dst, c.Seq)
-	for _, x := range list {
-		dst = append(appendAddr(dst, x.Addr), byte(x.Kind), byte(x.Link))
+	for _, x := range c.List {
+		x, ok := cleanCandidate(x)
+		if !ok || n == MaxCandidates {
+			continue
+		}
+		dst = append(appendAddr(dst, x.Addr), byte(x.Kind), 0)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(x.Link))
+		n++
 	}
+	dst[at+2] = n
 	return dst
 }
+
+// cleanCandidate returns the candidate as every part of weft compares it, IPv4 unmapped and without a zone,
+// which means nothing on another machine; and whether a packet can be sent to it at all.
+func cleanCandidate(c weft.Candidate) (weft.Candidate, bool) {
+	ip := c.Addr.Addr().Unmap().WithZone("")
+	c.Addr = netip.AddrPortFrom(ip, c.Addr.Port())
+	return c, ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && ip != broadcast &&
+		c.Addr.Port() != 0 && c.Kind >= weft.Host && c.Kind <= weft.PeerReflexive
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // MaxReports is how many paths one report covers at most.
 const MaxReports = 16
@@ -157,7 +174,8 @@ const reportSize = 2 + 2 + 8 + 8
 //	| 4 | 0 | count (1) | 0 |
 //	count times: | path (2) | 0 (2) | packets (8) | bytes (8) |
 //
-// Path is the number that the data's sender gave it in its pings.
+// Path is the number that the data's sender gave it in its pings. Who has more paths than MaxReports sends
+// several reports: of one, the rest is cut off.
 type Report struct{ Paths []PathReport }
 
 // PathReport is one path's line of a [Report].
@@ -229,15 +247,14 @@ func parseCandidates(b []byte) (PeerMessage, error) {
 	}
 	for i := range n {
 		at := b[12+i*candidateSize:]
-		x := weft.Candidate{
+		x, ok := cleanCandidate(weft.Candidate{
 			Addr: parseAddr(at),
 			Kind: weft.CandidateKind(at[addrSize]),
-			Link: weft.LinkID(at[addrSize+1]),
+			Link: weft.LinkID(binary.BigEndian.Uint16(at[addrSize+2:])),
+		})
+		if ok {
+			c.List = append(c.List, x)
 		}
-		if !x.Addr.IsValid() || x.Addr.Port() == 0 || x.Kind < weft.Host || x.Kind > weft.PeerReflexive {
-			return nil, ErrFrame
-		}
-		c.List = append(c.List, x)
 	}
 	return c, nil
 }

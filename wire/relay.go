@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -92,8 +93,10 @@ func (r Refusal) String() string {
 		return "relay is full"
 	case RefusedRevoked:
 		return "node was removed from the network"
+	case RefusedNot:
+		return "not refused"
 	}
-	return "not refused"
+	return fmt.Sprintf("refused for a reason that this version does not know (%d)", uint8(r))
 }
 
 // Over UDP a node is bound to its address by an exchange that costs a stranger more than the relay: the first
@@ -150,8 +153,12 @@ func ParseBind(b []byte) (Bind, error) {
 	}, nil
 }
 
-// Proves reports whether the sender of a parsed Bind holds the node key whose box this is.
+// Proves reports whether the sender of a parsed Bind holds the node key whose box this is. Of a Bind that was
+// not parsed nothing is proved.
 func (b Bind) Proves(box key.Box) bool {
+	if len(b.frame) != bindSize {
+		return false
+	}
 	_, err := box.Open(nil, b.frame[bindSealedAt:], b.frame[:bindSealedAt])
 	return err == nil
 }
@@ -217,7 +224,7 @@ func AppendRefused(dst []byte, nonce [8]byte, r Refusal) []byte {
 // ParseRefused reads a Refused frame.
 func ParseRefused(b []byte) (nonce [8]byte, r Refusal, err error) {
 	rest, err := body(b, KindRefused)
-	if err != nil || len(rest) != 12 {
+	if err != nil || len(rest) != 12 || Refusal(rest[8]) == RefusedNot {
 		return nonce, 0, ErrFrame
 	}
 	return [8]byte(rest), Refusal(rest[8]), nil

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"weft"
@@ -20,7 +22,7 @@ import (
 // beginning of the SHA-256 of all before it: a token that was cut or mistyped is known for one before anything
 // is sent.
 type Token struct {
-	URL    string // https://host[:port] or http://
+	URL    string // https://host[:port] or http://, as CheckServerURL takes it
 	Server key.ServerPublic
 	Secret [TokenSecretSize]byte
 	// Fingerprint is the SHA-256 of the server's self-signed certificate; empty where TLS is somebody
@@ -60,6 +62,9 @@ func (t Token) String() string {
 	return TokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, sum[:4]...))
 }
 
+// LogValue keeps the secret out of logs.
+func (t Token) LogValue() slog.Value { return slog.StringValue("[redacted]") }
+
 // ParseToken reads a token as somebody pasted it: surrounding space and line breaks inside are taken away.
 func ParseToken(s string) (Token, error) {
 	bad := func(format string, args ...any) (Token, error) {
@@ -84,6 +89,9 @@ func ParseToken(s string) (Token, error) {
 	}
 	var t Token
 	flags := b[0]
+	if flags&^(tokenFlagFingerprint|tokenFlagRelay) != 0 {
+		return bad("the token is of a newer weft than this one (%s): update this machine", weft.Version)
+	}
 	t.Relay = flags&tokenFlagRelay != 0
 	t.Server, _ = key.PublicFrom[key.Server](b[1:33])
 	copy(t.Secret[:], b[33:53])
@@ -93,9 +101,6 @@ func ParseToken(s string) (Token, error) {
 			return bad("the token is damaged: make a new one with `weft admin key create`")
 		}
 		t.Fingerprint, b = b[:sha256.Size:sha256.Size], b[sha256.Size:]
-	}
-	if flags&^(tokenFlagFingerprint|tokenFlagRelay) != 0 {
-		return bad("the token is of a newer weft than this one (%s): update this machine", weft.Version)
 	}
 	if len(b) != 1+int(b[0]) {
 		return bad("the token is damaged: make a new one with `weft admin key create`")
@@ -110,6 +115,9 @@ func ParseToken(s string) (Token, error) {
 // CheckServerURL says what is wrong with the URL of a server or relay.
 func CheckServerURL(s string) error {
 	u, err := url.Parse(s)
+	if err == nil && u.User != nil {
+		return fmt.Errorf("%q may have no user or password", u.Redacted())
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("%q is not a URL", s)
@@ -117,10 +125,20 @@ func CheckServerURL(s string) error {
 		return fmt.Errorf("%q must begin with https:// (or http://)", s)
 	case u.Hostname() == "":
 		return fmt.Errorf("%q names no host", s)
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case !usablePort(u):
+		return fmt.Errorf("%q has a port that is not 1 to 65535", s)
+	case u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("%q may have scheme, host, port and path only", s)
 	case len(s) > 255:
 		return fmt.Errorf("%q is longer than 255 bytes", s)
 	}
 	return nil
+}
+
+func usablePort(u *url.URL) bool {
+	if u.Port() == "" {
+		return true
+	}
+	n, err := strconv.ParseUint(u.Port(), 10, 16)
+	return err == nil && n > 0
 }

@@ -8,7 +8,7 @@
 // WireGuard, STUN and weft share a node's sockets. They are told apart by their first bytes, [Classify]:
 //
 //	WireGuard   01..04 00 00 00             message type, little endian
-//	STUN        00xxxxxx, magic cookie 2112A442 at byte 4
+//	STUN        00xxxxxx                    and 20 bytes or more; package stun looks for the cookie
 //	weft        F7                          [Magic]
 //
 // Every weft frame over UDP begins with the same four bytes. Numbers are big endian, as in STUN.
@@ -19,7 +19,8 @@
 //	|  Magic (F7)   |  Version (1)  |     Kind      |  Reserved (0) |
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
-// A frame of another version or with bytes where zeros belong is dropped: nothing is guessed.
+// A frame of another version, or whose header has a bit where the zeros belong, is dropped: nothing is guessed.
+// Reserved bytes behind the header are sent as zero and not looked at, so that a later version may use them.
 package wire
 
 import (
@@ -65,7 +66,9 @@ const (
 	ClassWeft
 )
 
-// Classify tells the protocols apart. It looks at eight bytes and allocates nothing.
+// Classify tells the protocols apart. It looks at four bytes and the length, and allocates nothing. The only
+// STUN messages that look like WireGuard's are without attributes and of the types 0100 to 0400: methods that
+// IANA has given to nobody, but for one (GOOG-PING) that is never without an attribute.
 func Classify(b []byte) Class {
 	switch {
 	case len(b) < HeaderSize:

@@ -1,0 +1,243 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"weft"
+	"weft/key"
+)
+
+func someCandidate() *rapid.Generator[weft.Candidate] {
+	return rapid.Custom(func(t *rapid.T) weft.Candidate {
+		return weft.Candidate{
+			Addr: someUnderlayAddr().Draw(t, "address"),
+			Kind: weft.CandidateKind(rapid.Uint8Range(uint8(weft.Host), uint8(weft.PeerReflexive)).Draw(t, "kind")),
+			Link: weft.LinkID(rapid.Uint16().Draw(t, "link")),
+		}
+	})
+}
+
+func somePeerMessage() *rapid.Generator[PeerMessage] {
+	return rapid.OneOf(
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Ping{Path: rapid.Uint16().Draw(t, "path"), Tx: some8().Draw(t, "tx"), Padding: rapid.IntRange(0, 1400).Draw(t, "padding")}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Pong{Path: rapid.Uint16().Draw(t, "path"), Tx: some8().Draw(t, "tx"), Observed: someAddr().Draw(t, "observed")}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Candidates{
+				Session: rapid.Uint32().Draw(t, "session"), Seq: rapid.Uint32().Draw(t, "sequence"),
+				WantReply: rapid.Bool().Draw(t, "want reply"),
+				List:      rapid.SliceOfN(someCandidate(), 0, MaxCandidates).Draw(t, "list"),
+			}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Report{Paths: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) PathReport {
+				return PathReport{
+					Path:    rapid.Uint16().Draw(t, "path"),
+					Packets: rapid.Uint64().Draw(t, "packets"), Bytes: rapid.Uint64().Draw(t, "bytes"),
+				}
+			}), 0, MaxReports).Draw(t, "paths")}
+		}),
+	)
+}
+
+func TestAPeerMessageComesBackAtTheOtherNode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := somePeerMessage().Draw(t, "message")
+		sender := weft.NodeID(rapid.Uint32().Draw(t, "sender"))
+		dst := rapid.SliceOfN(rapid.Byte(), 0, 30).Draw(t, "dst")
+		// A buffer with room and one without are two ways through Seal.
+		out := AppendPeer(append(make([]byte, 0, rapid.SampledFrom([]int{30, 2000}).Draw(t, "room")), dst...), boxAB, sender, want)
+		frame := out[len(dst):]
+		if !bytes.HasPrefix(out, dst) {
+			t.Fatal("what was in the buffer is gone")
+		}
+		if got, err := PeerSender(frame); err != nil || got != sender {
+			t.Fatalf("sender %d, %v; want %d", got, err, sender)
+		}
+		got, err := OpenPeer(frame, boxBA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, sameValues); diff != "" {
+			t.Fatal(diff)
+		}
+		if plain := want.append(nil); len(plain) > 12 && bytes.Contains(frame, plain[4:12]) && !bytes.Equal(plain[4:12], make([]byte, 8)) {
+			t.Fatal("the message is legible")
+		}
+
+		refusedWhenChanged(t, frame, nothing, func(b []byte) error {
+			_, err := OpenPeer(b, boxBA)
+			return err
+		})
+		if _, err := OpenPeer(frame, boxAB); !errors.Is(err, key.ErrOpen) {
+			t.Fatalf("reflected to its sender it opens: %v", err)
+		}
+		if _, err := OpenPeer(frame, boxAR); !errors.Is(err, key.ErrOpen) {
+			t.Fatalf("under another protocol's box it opens: %v", err)
+		}
+	})
+}
+
+func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := somePeerMessage().Draw(t, "message")
+		b := m.append(nil)
+		if _, ok := m.(Ping); !ok { // whose length is its padding
+			if _, err := ParsePeerMessage(append(bytes.Clone(b), 0)); err == nil {
+				t.Fatal("a message with a byte behind it is taken")
+			}
+			if _, err := ParsePeerMessage(b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut")]); err == nil {
+				t.Fatal("a cut message is taken")
+			}
+		}
+		b[0] = rapid.Uint8Range(5, 255).Draw(t, "type")
+		if _, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
+			t.Fatalf("a message of type %d: %v", b[0], err)
+		}
+	})
+	for n := range 12 {
+		if _, err := ParsePeerMessage(append([]byte{typePing}, make([]byte, n)...)[:n]); err == nil {
+			t.Errorf("a ping of %d bytes is taken", n)
+		}
+	}
+}
+
+func TestACountThatLiesIsRefused(t *testing.T) {
+	candidates := Candidates{List: repeat(weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:1"), Kind: weft.Host}, 4)}.append(nil)
+	report := Report{Paths: make([]PathReport, 4)}.append(nil)
+	for n := range 256 {
+		candidates[2], report[2] = byte(n), byte(n)
+		if _, err := ParsePeerMessage(candidates); (err == nil) != (n == 4) {
+			t.Errorf("4 candidates that say that they are %d: %v", n, err)
+		}
+		if _, err := ParsePeerMessage(report); (err == nil) != (n == 4) {
+			t.Errorf("4 reports that say that they are %d: %v", n, err)
+		}
+	}
+	long := append([]byte{typeCandidates, 0, MaxCandidates + 1, 0}, make([]byte, 8+(MaxCandidates+1)*candidateSize)...)
+	if _, err := ParsePeerMessage(long); err == nil {
+		t.Errorf("%d candidates are taken", MaxCandidates+1)
+	}
+	long = append([]byte{typeReport, 0, MaxReports + 1, 0}, make([]byte, (MaxReports+1)*reportSize)...)
+	if _, err := ParsePeerMessage(long); err == nil {
+		t.Errorf("%d reports are taken", MaxReports+1)
+	}
+}
+
+func TestACandidateThatNothingCanBeSentToIsPassedOver(t *testing.T) {
+	good := weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:41641"), Kind: weft.Host, Link: 65535}
+	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	bad := []weft.Candidate{
+		{},
+		{Addr: at("192.0.2.1:0"), Kind: weft.Host},
+		{Addr: at("0.0.0.0:5"), Kind: weft.Host}, // which Linux sends to the machine itself
+		{Addr: at("[::]:5"), Kind: weft.Host},
+		{Addr: at("[::ffff:0.0.0.0]:5"), Kind: weft.Host},
+		{Addr: at("224.0.0.1:5"), Kind: weft.Host},
+		{Addr: at("[::ffff:224.0.0.1]:5"), Kind: weft.Host},
+		{Addr: at("[ff02::1]:5"), Kind: weft.Host},
+		{Addr: at("255.255.255.255:5"), Kind: weft.Host},
+		{Addr: at("192.0.2.1:5"), Kind: 0},
+		{Addr: at("192.0.2.1:5"), Kind: weft.PeerReflexive + 1},
+		{Addr: at("192.0.2.1:5"), Kind: 255},
+	}
+	// By the sender: the good ones are all there, and none is lost to a bad one's place.
+	sent := Candidates{List: append(append(bad[:len(bad):len(bad)], repeat(good, MaxCandidates)...), good)}
+	got, err := ParsePeerMessage(sent.append(nil))
+	if diff := cmp.Diff(Candidates{List: repeat(good, MaxCandidates)}, got, sameValues); err != nil || diff != "" {
+		t.Errorf("%v: %s", err, diff)
+	}
+	// And by the receiver, whoever the sender was.
+	for _, x := range bad {
+		b := Candidates{List: []weft.Candidate{good, good, good}}.append(nil)
+		entry := append(appendAddr(nil, x.Addr), byte(x.Kind))
+		copy(b[12+candidateSize:], entry)
+		got, err := ParsePeerMessage(b)
+		if diff := cmp.Diff(Candidates{List: []weft.Candidate{good, good}}, got, sameValues); err != nil || diff != "" {
+			t.Errorf("%v: %v: %s", x, err, diff)
+		}
+	}
+	// An address is compared without a zone, which is of another machine, and without its IPv4 mapping.
+	sent.List = []weft.Candidate{{Addr: at("[fe80::1%eth0]:5"), Kind: weft.Host}, {Addr: at("[::ffff:192.0.2.1]:5"), Kind: weft.Host}}
+	got, err = ParsePeerMessage(sent.append(nil))
+	want := Candidates{List: []weft.Candidate{{Addr: at("[fe80::1]:5"), Kind: weft.Host}, {Addr: at("192.0.2.1:5"), Kind: weft.Host}}}
+	if diff := cmp.Diff(want, got, sameValues); err != nil || diff != "" {
+		t.Errorf("%v: %s", err, diff)
+	}
+}
+
+func TestMorePathsThanOneReportTakesAreCutOff(t *testing.T) {
+	paths := make([]PathReport, MaxReports+3)
+	for i := range paths {
+		paths[i].Path = uint16(i)
+	}
+	got, err := ParsePeerMessage(Report{Paths: paths}.append(nil))
+	if diff := cmp.Diff(Report{Paths: paths[:MaxReports]}, got, sameValues); err != nil || diff != "" {
+		t.Errorf("%v: %s", err, diff)
+	}
+}
+
+func TestReservedBytesOfAMessageAreNotLookedAt(t *testing.T) {
+	ping := Ping{Path: 3, Tx: TxID{1}}
+	b := ping.append(nil)
+	b[1] = 0xFF
+	if got, err := ParsePeerMessage(b); err != nil || got != ping {
+		t.Errorf("%v, %v", got, err)
+	}
+	want := Candidates{WantReply: true, List: []weft.Candidate{}}
+	b = want.append(nil)
+	b[1], b[3] = 0xFF, 0xFF
+	if got, err := ParsePeerMessage(b); err != nil || !cmp.Equal(want, got.(Candidates), sameValues) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got := (Ping{Padding: -1}).append(nil); len(got) != 12 {
+		t.Errorf("less than no padding makes %d bytes", len(got))
+	}
+}
+
+func TestAPeerFrameIsMadeInItsBuffer(t *testing.T) {
+	buf := make([]byte, 0, 1500)
+	var ping PeerMessage = Ping{Path: 1}
+	var candidates PeerMessage = Candidates{List: repeat(weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:1"), Kind: weft.Host}, 32)}
+	var report PeerMessage = Report{Paths: make([]PathReport, MaxReports)}
+	for _, m := range []PeerMessage{ping, candidates, report} {
+		if n := testing.AllocsPerRun(100, func() { buf = AppendPeer(buf[:0], boxAB, 7, m) }); n != 0 {
+			t.Errorf("%v allocations to append a %T", n, m)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := PeerSender(buf); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations to tell the sender", n)
+	}
+}
+
+func BenchmarkAppendPeer(b *testing.B) {
+	buf := make([]byte, 0, 1500)
+	var m PeerMessage = Ping{Path: 1}
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = AppendPeer(buf[:0], boxAB, 7, m)
+	}
+}
+
+func BenchmarkOpenPeer(b *testing.B) {
+	frame := AppendPeer(nil, boxAB, 7, Ping{Path: 1})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := OpenPeer(frame, boxBA); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
