@@ -101,14 +101,19 @@ func (r *Responder) Respond(dst, req []byte, from, local netip.AddrPort) (Reply,
 		}
 	}
 	room := allowed(len(req), from.Addr())
-	switch {
-	case m.unknowns > 0:
-		return Reply{refuse(dst, &m, room, CodeUnknownAttribute), local, from}, true
-	case m.hasResponsePort && (m.hasPadding || m.ResponsePort == 0):
-		return Reply{refuse(dst, &m, room, CodeBadRequest), local, from}, true
+	via, to := local, from
+	if m.hasResponsePort {
+		if m.hasPadding || m.ResponsePort == 0 {
+			return Reply{refuse(dst, &m, room, CodeBadRequest), via, to}, true
+		}
+		// A refusal goes there too: a client that asks for another port may
+		// have stopped listening on its own.
+		to = netip.AddrPortFrom(from.Addr(), m.ResponsePort)
+	}
+	if m.unknowns > 0 {
+		return Reply{refuse(dst, &m, room, CodeUnknownAttribute), via, to}, true
 	}
 
-	via, to := local, from
 	if m.Change&ChangeIP != 0 {
 		origin = netip.AddrPortFrom(other.Addr(), origin.Port())
 	}
@@ -117,9 +122,6 @@ func (r *Responder) Respond(dst, req []byte, from, local netip.AddrPort) (Reply,
 	}
 	if m.Change != 0 {
 		via = origin
-	}
-	if m.hasResponsePort {
-		to = netip.AddrPortFrom(from.Addr(), m.ResponsePort)
 	}
 	seen := addresses{
 		mapped: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()),

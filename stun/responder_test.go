@@ -225,6 +225,10 @@ func TestAClientMayHaveTheReplyAtAnotherOfItsPorts(t *testing.T) {
 	if want := ap("198.51.100.7:5000"); reply.To != want || m.Mapped != client4 {
 		t.Errorf("to %v, mapped %v", reply.To, m.Mapped)
 	}
+	req = AppendBindingRequest(nil, testID, Request{ResponsePort: 5000, Change: ChangeIP})
+	if reply, m := respond(t, &r, req, client4, server4); reply.To != ap("198.51.100.7:5000") || m.Code != 420 {
+		t.Errorf("error %d to %v; a refusal must reach the port that listens", m.Code, reply.To)
+	}
 	for name, attributes := range map[string]string{
 		"port 0":               "0027 0004 0000 0000",
 		"and PADDING":          "0027 0004 1388 0000 0026 0004 00000000",
