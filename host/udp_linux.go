@@ -1,0 +1,474 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// UDPListen opens n sockets on one address, over which the kernel spreads senders (SO_REUSEPORT), for n
+// goroutines to read. The first is bound without the option, and given it afterwards: a second server on the
+// port fails as ever, and does not quietly take half of the first one's senders.
+func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
+	var conns []*net.UDPConn
+	reuse := func(raw syscall.RawConn) error {
+		var optErr error
+		err := raw.Control(func(fd uintptr) {
+			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		})
+		return errors.Join(err, optErr)
+	}
+	fail := func(err error) ([]*net.UDPConn, error) {
+		for _, c := range conns {
+			c.Close()
+		}
+		return nil, fmt.Errorf("listening on UDP %s: %w", address, err)
+	}
+	for i := range max(1, n) {
+		var config net.ListenConfig
+		if i > 0 {
+			config.Control = func(_, _ string, raw syscall.RawConn) error { return reuse(raw) }
+		}
+		c, err := config.ListenPacket(context.Background(), network, address)
+		if err != nil {
+			return fail(err)
+		}
+		conns = append(conns, c.(*net.UDPConn))
+		if i == 0 && n > 1 {
+			address = c.LocalAddr().String()
+			raw, err := conns[0].SyscallConn()
+			if err == nil {
+				err = reuse(raw)
+			}
+			if err != nil {
+				return fail(err)
+			}
+		}
+	}
+	return conns, nil
+}
+
+// prepare finds out what the kernel has and switches it on.
+func (s *UDPSocket) prepare() error {
+	var uname unix.Utsname
+	_ = unix.Uname(&uname)
+	corrupts := corruptsGSO(unix.ByteSliceToString(uname.Release[:]))
+	var optErr error
+	err := s.raw.Control(func(fd uintptr) {
+		domain, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
+		if err != nil {
+			optErr = err
+			return
+		}
+		s.six = domain == unix.AF_INET6
+		if s.info {
+			if s.six {
+				optErr = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
+			} else {
+				optErr = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1)
+			}
+		}
+		// A kernel before 4.18 would pass over the control message and send the whole run as one datagram.
+		_, err = unix.GetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT)
+		s.gso.Store(err == nil && !corrupts)
+		s.gro = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) == nil // 5.0
+	})
+	return errors.Join(err, optErr)
+}
+
+// WithoutOffload switches runs off, in both directions.
+func (s *UDPSocket) WithoutOffload() error {
+	var optErr error
+	err := s.raw.Control(func(fd uintptr) {
+		if s.gro {
+			optErr = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 0)
+		}
+	})
+	s.gro = false
+	s.gso.Store(false)
+	return errors.Join(err, optErr)
+}
+
+// mmsghdr is recvmmsg(2)'s and sendmmsg(2)'s.
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
+}
+
+const (
+	// udpStride sets receive buffers apart: room for the longest message, and an odd number of cache lines
+	// more, so that the beginnings of all are not in one set of the cache.
+	udpStride = 1<<16 + 33*64
+	// udpControl has room for the control messages of a received datagram, in bytes.
+	udpControl = 128
+	// udpYields is how often an empty socket is looked at again, after others had their turn, before the
+	// reader goes to sleep: waking up costs more than a look.
+	udpYields = 2
+)
+
+// UDPReader receives from one socket. It is one goroutine's.
+type UDPReader struct {
+	socket *UDPSocket
+	read   func(fd uintptr) bool
+	n      int
+	errno  syscall.Errno
+
+	messages [UDPBatch]mmsghdr
+	iovs     [UDPBatch]unix.Iovec
+	names    [UDPBatch]unix.RawSockaddrInet6
+	controls [UDPBatch][udpControl / 8]uint64
+	memory   []byte
+	reads    [UDPBatch]UDPRead
+	zones    map[uint32]string
+}
+
+// NewUDPReader makes a reader; its buffers, of which memory is used as far as messages are long, are 2 MiB.
+func NewUDPReader(s *UDPSocket) *UDPReader {
+	r := &UDPReader{socket: s, memory: make([]byte, UDPBatch*udpStride), zones: map[uint32]string{}}
+	r.read = r.attempt
+	for i := range r.messages {
+		r.iovs[i].Base = &r.memory[i*udpStride]
+		r.iovs[i].SetLen(1 << 16)
+		h := &r.messages[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
+		h.Iov = &r.iovs[i]
+		h.SetIovlen(1)
+		h.Control = (*byte)(unsafe.Pointer(&r.controls[i]))
+	}
+	r.n = UDPBatch
+	return r
+}
+
+// Read waits for messages and returns them, valid until the next Read.
+func (r *UDPReader) Read() ([]UDPRead, error) {
+	for {
+		for i := range r.n {
+			h := &r.messages[i].hdr
+			h.Namelen = unix.SizeofSockaddrInet6
+			h.SetControllen(udpControl)
+			h.Flags = 0
+		}
+		r.n, r.errno = 0, 0
+		if err := r.socket.raw.Read(r.read); err != nil {
+			return nil, err
+		}
+		if r.errno != 0 { // an error that the socket remembered, of something sent
+			if errors.Is(r.errno, unix.EBADF) || errors.Is(r.errno, unix.ENOTSOCK) {
+				return nil, r.errno
+			}
+			continue
+		}
+		n := 0
+		for i := range r.n {
+			if r.parse(i, &r.reads[n]) {
+				n++
+			}
+		}
+		if n > 0 {
+			return r.reads[:n], nil
+		}
+	}
+}
+
+func (r *UDPReader) attempt(fd uintptr) bool {
+	for looks := 0; ; looks++ {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages[0])), UDPBatch, unix.MSG_DONTWAIT, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN:
+			if looks >= udpYields {
+				return false
+			}
+			runtime.Gosched()
+		case errno != 0:
+			r.errno = errno
+			return true
+		default:
+			r.n = int(n)
+			return true
+		}
+	}
+}
+
+func (r *UDPReader) parse(i int, m *UDPRead) bool {
+	h := &r.messages[i]
+	if h.hdr.Flags&unix.MSG_TRUNC != 0 {
+		return false
+	}
+	name := &r.names[i]
+	port := (*[2]byte)(unsafe.Pointer(&name.Port))
+	var ip netip.Addr
+	switch name.Family {
+	case unix.AF_INET:
+		ip = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr)
+	case unix.AF_INET6:
+		ip = netip.AddrFrom16(name.Addr).Unmap()
+		if name.Scope_id != 0 && ip.Is6() {
+			ip = ip.WithZone(r.zone(name.Scope_id))
+		}
+	default:
+		return false
+	}
+	at := i * udpStride
+	m.Data = r.memory[at : at+int(h.n) : at+int(h.n)]
+	m.From = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(port[:]))
+	m.Segment, m.Local = len(m.Data), netip.Addr{}
+	control := (*[udpControl]byte)(unsafe.Pointer(&r.controls[i]))[:h.hdr.Controllen]
+	for len(control) >= unix.SizeofCmsghdr {
+		c := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+		size := int(c.Len)
+		if size < unix.SizeofCmsghdr || size > len(control) {
+			break
+		}
+		data := control[unix.CmsgLen(0):size]
+		switch {
+		case c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO && len(data) >= 4:
+			if n := int(binary.NativeEndian.Uint32(data)); n > 0 && n < len(m.Data) {
+				m.Segment = n
+			}
+		case c.Level == unix.SOL_IP && c.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			m.Local = netip.AddrFrom4([4]byte(data[8:12]))
+		case c.Level == unix.SOL_IPV6 && c.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			m.Local = netip.AddrFrom16([16]byte(data[:16])).Unmap()
+		}
+		control = control[min(len(control), unix.CmsgSpace(len(data))):]
+	}
+	return true
+}
+
+// zone names the scope of a link-local address by its number, which is the same on every call.
+func (r *UDPReader) zone(scope uint32) string {
+	z, ok := r.zones[scope]
+	if !ok {
+		z = strconv.FormatUint(uint64(scope), 10)
+		r.zones[scope] = z
+	}
+	return z
+}
+
+// udpName is a destination as the kernel takes it.
+type udpName struct {
+	name    unix.RawSockaddrInet6
+	namelen uint32
+	infolen int
+	info    [5]uint64 // a control message that says where it comes from
+}
+
+func (d *udpName) set(s *UDPSocket, to netip.AddrPort, from netip.Addr) {
+	*d = udpName{}
+	port := (*[2]byte)(unsafe.Pointer(&d.name.Port)) // at the same place in both families' names
+	binary.BigEndian.PutUint16(port[:], to.Port())
+	if s.six {
+		d.name.Family = unix.AF_INET6
+		d.name.Addr = to.Addr().As16()
+		d.name.Scope_id = scopeOf(to.Addr())
+		d.namelen = unix.SizeofSockaddrInet6
+	} else {
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(&d.name))
+		four.Family = unix.AF_INET
+		if ip := to.Addr().Unmap(); ip.Is4() {
+			four.Addr = ip.As4()
+		}
+		d.namelen = unix.SizeofSockaddrInet4
+	}
+	if !s.info || !from.IsValid() || from.IsMulticast() {
+		return
+	}
+	info := (*[40]byte)(unsafe.Pointer(&d.info))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&d.info))
+	if s.six {
+		h.Level, h.Type = unix.SOL_IPV6, unix.IPV6_PKTINFO
+		h.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
+		ip := from.As16()
+		copy(info[unix.CmsgLen(0):], ip[:])
+		d.infolen = unix.CmsgSpace(unix.SizeofInet6Pktinfo)
+	} else if ip := from.Unmap(); ip.Is4() {
+		h.Level, h.Type = unix.SOL_IP, unix.IP_PKTINFO
+		h.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+		four := ip.As4()
+		copy(info[unix.CmsgLen(0)+4:], four[:]) // ipi_spec_dst
+		d.infolen = unix.CmsgSpace(unix.SizeofInet4Pktinfo)
+	}
+}
+
+func scopeOf(a netip.Addr) uint32 {
+	zone := a.Zone()
+	if zone == "" {
+		return 0
+	}
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n)
+	}
+	if ifi, err := net.InterfaceByName(zone); err == nil {
+		return uint32(ifi.Index)
+	}
+	return 0
+}
+
+// udpSystem is the kernel's view of what a writer sends.
+type udpSystem struct {
+	messages [UDPBatch]mmsghdr
+	which    [UDPBatch]int // of the writer's messages
+	iovs     [udpPieces]unix.Iovec
+	controls [UDPBatch][8]uint64 // 64 bytes: where from (40), segment size (24)
+
+	send     func(fd uintptr) // sends messages[from:to]
+	from, to int
+	sent     int
+	errno    syscall.Errno
+}
+
+func (y *udpSystem) init() { y.send = y.attempt }
+
+func (y *udpSystem) attempt(fd uintptr) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&y.messages[y.from])), uintptr(y.to-y.from), unix.MSG_DONTWAIT, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		y.sent, y.errno = int(n), errno
+		if errno != 0 {
+			y.sent = 0
+		}
+		return
+	}
+}
+
+func (y *udpSystem) sendmmsg(s *UDPSocket, from, to int) (sent int, errno syscall.Errno) {
+	y.from, y.to = from, to
+	if err := s.raw.Control(y.send); err != nil {
+		return 0, unix.EBADF
+	}
+	return y.sent, y.errno
+}
+
+// send sends all messages, socket by socket.
+func (w *UDPWriter) send() {
+	for i := range w.messages {
+		if s := w.messages[i].to; s != nil {
+			w.sendOn(s.socket, i)
+		}
+	}
+}
+
+// sendOn sends the messages of one socket, from one on, and takes them out.
+func (w *UDPWriter) sendOn(s *UDPSocket, from int) {
+	y := &w.system
+	n, iov := 0, 0
+	for i := from; i < len(w.messages); i++ {
+		m := &w.messages[i]
+		if m.to == nil || m.to.socket != s {
+			continue
+		}
+		first := iov
+		for p := m.first; p >= 0; p = w.pieces[p].next {
+			y.iovs[iov].Base = &w.pieces[p].data[0]
+			y.iovs[iov].SetLen(len(w.pieces[p].data))
+			iov++
+		}
+		y.head(n, m.to, first, iov-first, m.segment, m.datagrams > 1)
+		y.which[n] = i
+		n++
+	}
+	for at := 0; at < n; {
+		sent, errno := y.sendmmsg(s, at, n)
+		for range sent {
+			m := &w.messages[y.which[at]]
+			w.count.add(UDPCount{Datagrams: m.datagrams, Bytes: m.size})
+			m.to = nil
+			at++
+		}
+		if errno == 0 {
+			continue
+		}
+		m := &w.messages[y.which[at]]
+		switch full := errno == unix.EAGAIN || errno == unix.ENOBUFS; {
+		case full:
+			for ; at < n; at++ {
+				m := &w.messages[y.which[at]]
+				w.count.add(m.lost(true))
+				m.to = nil
+			}
+			return
+		case m.datagrams > 1:
+			if errno == unix.EIO {
+				s.gso.Store(false) // the network card cannot make the checksums
+			} else {
+				m.to.refused(m.segment)
+			}
+			w.apart(s, m)
+		default:
+			w.count.add(m.lost(false))
+		}
+		m.to = nil
+		at++
+	}
+}
+
+// apart sends the datagrams of a run, which the kernel refused as one, one by one.
+func (w *UDPWriter) apart(s *UDPSocket, m *message) {
+	if w.spare == nil {
+		w.spare = &udpSystem{}
+		w.spare.init()
+	}
+	y, n, size := w.spare, 0, 0
+	out := func() {
+		for at := 0; at < n; {
+			sent, errno := y.sendmmsg(s, at, n)
+			w.count.Datagrams += sent
+			at += sent
+			switch {
+			case errno == unix.EAGAIN || errno == unix.ENOBUFS:
+				w.count.Full += n - at
+				at = n
+			case errno != 0:
+				w.count.Failed++
+				at++
+			}
+		}
+		n = 0
+	}
+	for data := range w.datagrams(m) {
+		y.iovs[n].Base = &data[0]
+		y.iovs[n].SetLen(len(data))
+		y.head(n, m.to, n, 1, 0, false)
+		size += len(data)
+		if n++; n == UDPBatch {
+			out()
+		}
+	}
+	out()
+	w.count.Bytes += size
+}
+
+// head fills in the header of one message.
+func (y *udpSystem) head(n int, to *UDPDest, iov, iovs, segment int, run bool) {
+	h := &y.messages[n].hdr
+	h.Name = (*byte)(unsafe.Pointer(&to.system.name))
+	h.Namelen = to.system.namelen
+	h.Iov = &y.iovs[iov]
+	h.SetIovlen(iovs)
+	control := (*[64]byte)(unsafe.Pointer(&y.controls[n]))
+	size := copy(control[:], (*[40]byte)(unsafe.Pointer(&to.system.info))[:to.system.infolen])
+	if run {
+		c := (*unix.Cmsghdr)(unsafe.Pointer(&control[size]))
+		c.Level, c.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+		c.SetLen(unix.CmsgLen(2))
+		binary.NativeEndian.PutUint16(control[size+unix.CmsgLen(0):], uint16(segment))
+		size += unix.CmsgSpace(2)
+	}
+	h.Control = nil
+	if size > 0 {
+		h.Control = &control[0]
+	}
+	h.SetControllen(size)
+}
