@@ -1,0 +1,302 @@
+// Package path finds the ways to one peer and picks the one in use. It is pure: it has no sockets and no clock.
+// An [Agent] is told what is so (addresses, relays, messages that came, how much data flowed by which way) and
+// answers with what to send, which way is in use, and when to ask it again. One goroutine owns an Agent.
+//
+// # Ways
+//
+// Each way to the peer is a pair: a direct one is a link of ours and an address of the peer's, a relayed one is
+// a relay and how it is spoken to. Direct pairs are all links times all addresses that the peer announces, the
+// coordinator knows of, or an authenticated message came from (peer reflexive, RFC 8445 section 7.3.1.3). Their
+// number is bounded, whatever is sent here.
+//
+// A relayed pair is usable as soon as it is listed: traffic flows from the first packet, before anything was
+// answered. A direct one is usable once a ping of ours was answered on it, which shows that both directions
+// carry packets and that the peer knows our address there. Answers count for the exact pair alone: one that
+// comes from elsewhere proves nothing of the address that was asked (RFC 8445 section 7.2.5.2.1), but makes a
+// pair of where it came from, which is asked in turn. A relay hides by which of its two manners the peer is
+// connected, so through a relay an answer counts if it came through the same relay.
+//
+// # Finding
+//
+// Both sides tell each other their candidates through every relay, repeat it until they hear back, and then
+// probe all pairs in rounds ([RoundInterval]) for some seconds. A ping that comes in is answered where it came
+// from and, if the pair is not known good, answered by a ping: so it does not matter who begins, nor that first
+// packets are eaten by a filter that was not open yet. Rounds that find nothing are repeated ever more rarely,
+// each with a call through the relay so that both sides send at once. What never answered is given up after
+// [MaxTries] pings until something changes: either side's addresses, the network, or the wish for a path after
+// it was unused. Nothing is probed for a peer to which nobody talks, unless it is to be kept warm (Config.Eager).
+//
+// # Losing
+//
+// A path may answer pings and lose data, so data is what it is judged by. The receiver of data reports, per
+// path, what has come ([wire.Report]). The sender keeps a ledger: at least three packets, each older than the
+// report can reasonably take, with nothing acknowledged since, and the path has failed; traffic goes on by the
+// best other way in the same moment. Before that, and for one or two packets, pings in quick succession find
+// out about a path that is wholly dead. A failed path has to prove itself with several answers, and to sit out
+// a time that doubles with each relapse; one that answered pings while it lost data sits out longer. Reports
+// name all paths and reach the sender by whichever way works, so a path whose data came through while its
+// reports were lost is told from one that lost data.
+//
+// When nothing answers, the peer is gone: the relayed way stays selected and nothing moves until something is
+// heard.
+//
+// # Choosing
+//
+// [Score] orders the pairs: what works, then direct before relayed, then what is faster in bands, nearer, IPv6.
+// Moving to a better class of path is immediate; between two that both work it takes a clear and lasting
+// advantage. A direct path that is far slower than the relay, or loses much that the relay would not, loses its
+// place like one that failed. Moving changes only where we send; what arrives by any pair is always taken, so
+// nothing is lost by moving.
+//
+// Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), probe.go (pings,
+// pongs, heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
+// (failing and returning), rank.go and switch.go (choosing), snapshot.go (for people).
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// How long the wish for a path lasts, and how long one that nobody uses is trusted.
+const (
+	// UnusedAfter is how long after the last data a path is still kept warm: the time that RFC 4787 (REQ-5)
+	// recommends to NATs as a default for mappings. Applications that pause longer find the relay first.
+	UnusedAfter = 5 * time.Minute
+	// StaleAfter is how long a direct path is good without a sign of life: NATs forget UDP mappings after 30 s
+	// at worst in practice, whatever RFC 4787 asks.
+	StaleAfter = 30 * time.Second
+	// presentFor is how long a peer counts as there after its last message, when the coordinator says it is
+	// not: three heartbeats.
+	presentFor = 3 * HeartbeatIdle
+	// busyFor is how long after data a path is watched closely: WireGuard's own keepalive comes 10 s after
+	// data that was not answered, so within it something is due (KEEPALIVE_TIMEOUT).
+	busyFor = 10 * time.Second
+)
+
+// Config is what an Agent is made of. It has no useful zero value.
+type Config struct {
+	// Session is drawn when the node starts; it goes out with our candidates, so that the peer can tell a
+	// restart from a late frame.
+	Session uint32
+	// Rand fills a slice with random bytes, for transaction IDs: cryptographic in production, seeded in tests.
+	Rand func([]byte)
+	// Eager keeps a path to the peer found and warm while it is there, without traffic.
+	Eager bool
+}
+
+// An Agent finds and picks the way to one peer. It is not safe for concurrent use. Times passed to its methods
+// must not go backwards. After any call that changes something, Poll is due.
+type Agent struct {
+	cfg    Config
+	local  []weft.Candidate // ours, best kind first
+	told   []weft.Candidate // the peer's, by the coordinator
+	relays []weft.Via
+	online bool
+
+	pairs   []*pair // relayed and direct, in the order of their making
+	links   []link  // what local has
+	numbers uint16  // the last that was given to a pair
+
+	exchange exchange
+	campaign campaign
+	inbound  inbound
+	learned  []netip.AddrPort // the peer's, by authenticated messages
+	pending  pending
+
+	used   time.Time // data flowed or a person asked
+	heard  time.Time // any message from the peer
+	met    time.Time // when both were first up
+	wanted bool      // as of the last Poll
+	next   time.Time // when to be called again, as gathered during Poll
+
+	choice choice
+}
+
+// pending is what Handle and the setters leave for Poll.
+type pending struct {
+	send          []Transmit
+	learn, forget []netip.AddrPort
+}
+
+// maxPending bounds the answers that wait for Poll; what comes beyond is as good as lost on the way.
+const maxPending = 64
+
+// New makes an Agent that knows nothing of its peer yet.
+func New(now time.Time, cfg Config) *Agent {
+	a := &Agent{cfg: cfg}
+	a.exchange.seq = 1
+	a.choice.at = now
+	return a
+}
+
+// SetLocal says where this node may be reached; it is announced to the peer.
+func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
+	list := usable(local)
+	if slices.Equal(list, a.local) {
+		return
+	}
+	a.local = list
+	a.links = linksOf(list)
+	a.rebuild()
+	a.changed(now)
+}
+
+// SetRemote says where the coordinator knows the peer to be. What the peer told itself stays beside it.
+func (a *Agent) SetRemote(now time.Time, remote []weft.Candidate) {
+	list := usable(remote)
+	if slices.Equal(list, a.told) {
+		return
+	}
+	a.told = list
+	if a.rebuild() && a.wanted {
+		a.campaign.begin(now, OpeningRounds)
+	}
+}
+
+// SetRelays says which relayed ways can be used now, best first.
+func (a *Agent) SetRelays(now time.Time, vias []weft.Via) {
+	var list []weft.Via
+	for _, v := range vias {
+		if v = canonical(v); v.Method.Relayed() && v.Relay != 0 && !slices.Contains(list, v) && len(list) < MaxRelayed {
+			list = append(list, v)
+		}
+	}
+	if slices.Equal(list, a.relays) {
+		return
+	}
+	a.relays = list
+	if a.relist() {
+		// A relay that can be used again often means that UDP can.
+		a.exchange.soon(now)
+		a.campaign.hurry(now)
+	}
+}
+
+// SetOnline passes on the coordinator's word on whether the peer is there. Its absence ends probing for the
+// sake of warmth; a path that carries data is not touched.
+func (a *Agent) SetOnline(now time.Time, online bool) {
+	if a.online == online {
+		return
+	}
+	a.online = online
+	if !online {
+		return
+	}
+	a.meet(now)
+	a.changed(now)
+}
+
+// NetworkChanged says that links of ours changed, even if their addresses did not: what was known good is
+// asked again at once.
+func (a *Agent) NetworkChanged(now time.Time) {
+	for _, p := range a.pairs {
+		if p.health.state == Valid {
+			p.check(now, 0)
+		}
+	}
+	a.changed(now)
+}
+
+// Want says that somebody is about to talk to the peer: a path is looked for as if there had been data.
+func (a *Agent) Want(now time.Time) { a.used = now }
+
+// Handle takes a message that the peer has sealed. Via is how it came: of a direct one, the link and the
+// source address.
+func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
+	came := canonical(via)
+	switch {
+	case came.Method == weft.Direct && came.Addr.IsValid() && came.Addr.Port() != 0:
+	case came.Method.Relayed() && came.Relay != 0:
+	default:
+		return
+	}
+	a.meet(now)
+	a.heard = now
+	p := a.find(came)
+	if p == nil && came.Method == weft.Direct {
+		p = a.reflexive(now, came)
+	}
+	if p != nil {
+		p.heard = now
+		a.learn(came)
+	}
+	switch m := m.(type) {
+	case wire.Ping:
+		a.pinged(now, via, came, p, m)
+	case wire.Pong:
+		a.ponged(now, came, m)
+	case wire.Candidates:
+		a.candidates(now, via, m)
+	case wire.Report:
+		a.reported(now, m)
+	}
+}
+
+// Selected is the way to send by; the zero Via while there is none.
+func (a *Agent) Selected() weft.Via { return a.choice.via }
+
+// present reports whether the peer is there as far as anybody knows.
+func (a *Agent) present(now time.Time) bool {
+	return a.online || !a.heard.IsZero() && now.Sub(a.heard) < presentFor
+}
+
+// wants reports whether a path to the peer is of use to anybody now.
+func (a *Agent) wants(now time.Time) bool {
+	if a.inUse(now) {
+		return true
+	}
+	if !a.cfg.Eager || !a.present(now) {
+		return false
+	}
+	if !a.online {
+		a.wake(a.heard.Add(presentFor))
+	}
+	return true
+}
+
+func (a *Agent) inUse(now time.Time) bool {
+	return !a.used.IsZero() && now.Sub(a.used) < UnusedAfter
+}
+
+func (a *Agent) busy(now time.Time) bool { return !a.used.IsZero() && now.Sub(a.used) < busyFor }
+
+// meet notes that both sides are up: from here, the time to the first direct path counts.
+func (a *Agent) meet(now time.Time) {
+	if a.met.IsZero() {
+		a.met = now
+	}
+}
+
+// changed begins to look for paths anew, if anybody wants one.
+func (a *Agent) changed(now time.Time) {
+	a.again()
+	a.exchange.announce(now)
+	if a.wanted {
+		a.campaign.begin(now, OpeningRounds)
+	}
+}
+
+// again gives every pair its full number of tries back: something changed.
+func (a *Agent) again() {
+	for _, p := range a.pairs {
+		p.probe.tries = 0
+	}
+}
+
+// learn tells the caller of a source address of the peer's, once.
+func (a *Agent) learn(via weft.Via) {
+	if via.Method != weft.Direct || slices.Contains(a.learned, via.Addr) {
+		return
+	}
+	a.learned = append(a.learned, via.Addr)
+	if i := slices.Index(a.pending.forget, via.Addr); i >= 0 {
+		a.pending.forget = slices.Delete(a.pending.forget, i, i+1)
+		return
+	}
+	a.pending.learn = append(a.pending.learn, via.Addr)
+}

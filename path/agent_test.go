@@ -1,0 +1,5 @@
+package path
+
+import "net/netip"
+
+func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

@@ -1,0 +1,164 @@
+package path
+
+import (
+	"slices"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// How candidates are announced until the peer is heard to have them.
+const (
+	// announceFirst is the wait before an announcement is repeated; it doubles. Above the round-trip time
+	// through a relay on another continent.
+	announceFirst = 300 * time.Millisecond
+	announceLast  = 30 * time.Second
+	// announceTries ends it: a peer that answers none in a minute is not there, and calls when it comes.
+	announceTries = 8
+	// announceVias bounds the copies of one announcement. Relays drop what they cannot deliver.
+	announceVias = 4
+	// retiredSessions is how many of the peer's earlier sessions are remembered, so that an old frame that
+	// somebody replays does not bring one back.
+	retiredSessions = 8
+)
+
+// An exchange keeps both sides' candidates up to date: ours with the peer, the peer's here.
+type exchange struct {
+	seq     uint32
+	pending bool // the peer has not been heard to know
+	tries   int
+	next    time.Time
+	sent    time.Time  // the last announcement
+	replies []weft.Via // that asked for ours
+
+	theirs  []weft.Candidate
+	session uint32
+	last    uint32 // sequence
+	known   bool
+	retired []uint32
+}
+
+// announce begins to tell the peer our candidates, as something new.
+func (e *exchange) announce(now time.Time) {
+	e.seq++
+	e.pending, e.tries, e.next = true, 0, now
+}
+
+// soon has a pending announcement repeated at once: there is a new way to send it.
+func (e *exchange) soon(now time.Time) {
+	if e.pending || !e.known {
+		e.pending, e.tries, e.next = true, 0, now
+	}
+}
+
+func (e *exchange) rest() { e.pending = false }
+
+// call sends announcements and replies that are due.
+func (a *Agent) call(now time.Time, out *Actions) {
+	e := &a.exchange
+	if len(e.replies) == 0 && !e.pending {
+		return
+	}
+	m := wire.Candidates{Session: a.cfg.Session, Seq: e.seq, List: a.local}
+	for _, v := range e.replies {
+		out.Send = append(out.Send, Transmit{v, m})
+	}
+	e.replies = e.replies[:0]
+	if !e.pending || !a.wanted || !a.due(now, e.next) {
+		return
+	}
+	vias := a.announceBy(now)
+	if len(vias) == 0 {
+		e.next = time.Time{} // until soon
+		return
+	}
+	m.WantReply = true
+	for _, v := range vias {
+		out.Send = append(out.Send, Transmit{v, m})
+	}
+	e.sent = now
+	if e.tries++; e.tries == announceTries {
+		e.pending = false
+		return
+	}
+	e.next = now.Add(min(announceFirst<<(e.tries-1), announceLast))
+	a.wake(e.next)
+}
+
+// announceBy picks the ways by which the peer is told: those relays that answered lately, or all while none
+// has; and the direct path in use, which may be all that is left.
+func (a *Agent) announceBy(now time.Time) []weft.Via {
+	vias := make([]weft.Via, 0, announceVias)
+	for _, proven := range []bool{true, false} {
+		for _, p := range a.pairs {
+			if p.via.Method.Relayed() && len(vias) < announceVias && (!proven || p.health.state == Valid && a.exchange.tries == 0) {
+				vias = append(vias, p.via)
+			}
+		}
+		if len(vias) > 0 {
+			break
+		}
+	}
+	if p := a.choice.pair; p != nil && p.via.Method == weft.Direct && p.health.state == Valid {
+		vias = append(vias, p.via)
+	}
+	return vias
+}
+
+// candidates takes the peer's candidates.
+func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
+	e := &a.exchange
+	if slices.Contains(e.retired, m.Session) {
+		return
+	}
+	restarted := e.known && m.Session != e.session
+	if e.known && !restarted && m.Seq < e.last {
+		return
+	}
+	if m.WantReply && !slices.Contains(e.replies, via) && len(e.replies) < announceVias {
+		e.replies = append(e.replies, via)
+	}
+	// Who asks gets ours in reply. An answer that came sooner than the way takes was to an earlier announcement.
+	if p := a.find(canonical(via)); m.WantReply || p == nil || now.Sub(e.sent) >= p.rtt.base() {
+		e.pending = false
+	}
+	if e.known && !restarted && m.Seq == e.last {
+		return
+	}
+	if restarted {
+		a.restarted(now)
+	}
+	e.session, e.last, e.known = m.Session, m.Seq, true
+	list := usable(m.List)
+	changed := !slices.Equal(list, e.theirs)
+	if changed {
+		e.theirs = list
+		a.rebuild()
+	}
+	a.sweep(now)
+	if changed || restarted {
+		a.campaign.begin(now, OpeningRounds)
+	} else {
+		a.campaign.begin(now, RetryRounds) // it calls: it probes now, and so do we
+	}
+}
+
+// restarted forgets what the peer no longer knows: it has begun anew, with paths numbered anew and nothing
+// counted.
+func (a *Agent) restarted(now time.Time) {
+	e := &a.exchange
+	if e.retired = append(e.retired, e.session); len(e.retired) > retiredSessions {
+		e.retired = slices.Delete(e.retired, 0, 1)
+	}
+	a.inbound.arrivals = a.inbound.arrivals[:0]
+	a.again()
+	for _, p := range a.pairs {
+		if p.ledger != nil {
+			p.ledger.rebase()
+		}
+		if p.health.state == Valid {
+			p.check(now, 0)
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package path
+
+import (
+	"fmt"
+	"time"
+
+	"weft"
+)
+
+// A State is what is known of a pair's working.
+type State uint8
+
+// The states.
+const (
+	Untested State = iota // it has not answered yet
+	Valid                 // it has, and nothing is held against it
+	Failed                // it fell silent, or lost data; it has to prove itself anew
+)
+
+var stateNames = [...]string{"untested", "valid", "failed"}
+
+// String is the state's name.
+func (s State) String() string { return stateNames[min(int(s), len(stateNames)-1)] }
+
+// A cause is why a pair failed. How long it sits out depends on it.
+type cause uint8
+
+const (
+	silent    cause = iota // nothing came back
+	blackHole              // it answered pings and lost the data
+	lossy                  // it lost more than the relay
+	slow                   // it was much slower than the relay
+)
+
+// holds are the times that a pair sits out: the first, doubled with each relapse, and the longest.
+var holds = [...]struct{ first, last time.Duration }{
+	// An outage that is over is over; what flaps is given more and more rest.
+	silent: {time.Second, time.Minute},
+	// Each new try costs the data of half a second, so they are made rarely.
+	blackHole: {5 * time.Second, 5 * time.Minute},
+	// What is bad but works is not a matter of seconds.
+	lossy: {30 * time.Second, 10 * time.Minute},
+	slow:  {30 * time.Second, 10 * time.Minute},
+}
+
+func (c cause) hold(streak int) time.Duration {
+	return min(holds[c].first<<min(streak-1, 10), holds[c].last)
+}
+
+const (
+	// returnAnswers is how many answers in a row bring a failed pair back.
+	returnAnswers = 3
+	// relapse is how soon after its return a failure makes the next rest longer.
+	relapse = time.Minute
+	// exonerated is what is left to sit out for a pair whose data turns out to have arrived.
+	exonerated = time.Second
+	// barredFor is how old the last answer of a failed pair may be for it to be better than a silent one.
+	barredFor = StaleAfter
+)
+
+// What makes a path fail by data that nobody acknowledged.
+const (
+	// dataLost is how many packets it takes. Fewer can be lost together by chance.
+	dataLost = 3
+	// ackFloor is the least time that they get: an observation here, one there, the interval of reports.
+	ackFloor = 300 * time.Millisecond
+	// ackStream is added for a stream: what is lost below it is sent again after TCP's 200 ms or more.
+	ackStream = 700 * time.Millisecond
+	// ackRested is added when no reports were coming just before: the peer may be looking once a second only.
+	ackRested = 700 * time.Millisecond
+	// ackFew is the time after which even a single packet causes a check: an unhurried report.
+	ackFew = 200 * time.Millisecond
+)
+
+// health is what is held for and against a pair.
+type health struct {
+	state     State
+	answers   int // since it failed
+	row       int // of them, since it was free to return
+	failedAt  time.Time
+	doubted   time.Time // when that began which made it fail
+	heldUntil time.Time
+	returned  time.Time // to Valid, from Failed
+	streak    int       // failures, each soon after the last return
+	cause     cause
+	lossWas   float64 // of a lossy one
+	why       string  // it failed, in plain words
+}
+
+// fail takes a pair out of use.
+func (a *Agent) fail(now time.Time, p *pair, c cause, why string) {
+	h := &p.health
+	if !h.returned.IsZero() && now.Sub(h.returned) < max(relapse, 2*h.cause.hold(h.streak)) {
+		h.streak++
+	} else {
+		h.streak = 1
+	}
+	h.state, h.cause, h.why, h.answers, h.row = Failed, c, why, 0, 0
+	h.failedAt, h.doubted, h.heldUntil = now, now, now.Add(c.hold(h.streak))
+	if c == lossy || c == slow {
+		h.answers = 1 // it is not dead
+	}
+	if p == a.choice.pair && p.via.Method == weft.Direct {
+		a.campaign.lost(now)
+		a.exchange.announce(now)
+	}
+}
+
+// failData takes a pair out of use that lost data. Whether it is dead or answers pings while it loses data, the
+// pings that were sent since show, or those that go out now.
+func (a *Agent) failData(now time.Time, p *pair) {
+	since := p.ledger.since()
+	why := fmt.Sprintf("%d packets unacknowledged for %s on %s", p.ledger.outstanding(), inWords(now.Sub(since)), p.via)
+	if p.probe.after.Before(since) {
+		a.fail(now, p, silent, why)
+	} else {
+		a.fail(now, p, blackHole, why+answeredPings)
+	}
+	p.health.doubted = since
+	p.check(now, 0)
+}
+
+// answeredPings is added to why a path failed that was not dead.
+const answeredPings = ", while it answered pings"
+
+// answered takes note of an answer to a ping sent at some time.
+func (a *Agent) answered(now time.Time, p *pair, sent time.Time) {
+	h := &p.health
+	c := &p.probe.check
+	switch h.state {
+	case Untested:
+		h.state = Valid
+	case Valid:
+		if c.running() && !c.first.IsZero() && !sent.Before(c.first) {
+			*c = check{}
+		}
+	case Failed:
+		if sent.Before(h.doubted) {
+			return
+		}
+		h.answers++
+		if h.cause == silent && p.lostData() && sent.Before(h.failedAt.Add(CheckInterval/2)) {
+			h.cause = blackHole
+			h.heldUntil = h.failedAt.Add(blackHole.hold(h.streak))
+			h.why += answeredPings
+		}
+		if now.Before(h.heldUntil) {
+			return
+		}
+		h.row++
+		switch relay := a.fastestRelay(now); {
+		case h.row < returnAnswers:
+			p.check(now, 0)
+		case h.cause == slow && relay != nil && farSlowerThan(p, relay):
+			h.streak++
+			h.row, h.heldUntil = 0, now.Add(slow.hold(h.streak))
+		default:
+			a.revive(now, p)
+		}
+	}
+}
+
+// lostData reports whether data is what the pair failed by.
+func (p *pair) lostData() bool { return p.health.doubted.Before(p.health.failedAt) }
+
+// sitsOut reports whether there is nothing to learn by a ping now: the pair answers, but may not return yet.
+func (p *pair) sitsOut(now time.Time) bool {
+	return p.health.state == Failed && p.health.answers > 0 && now.Before(p.health.heldUntil)
+}
+
+// revive makes a failed pair as good as any.
+func (a *Agent) revive(now time.Time, p *pair) {
+	p.health.state, p.health.returned = Valid, now
+	p.probe.check = check{}
+	if p.ledger != nil {
+		p.ledger.settle()
+	}
+}
+
+// acquit shortens the rest of a pair whose data arrived after all: its reports were lost, or late.
+func (a *Agent) acquit(now time.Time, p *pair) {
+	h := &p.health
+	if h.state != Failed || !p.lostData() {
+		return
+	}
+	if h.cause == blackHole {
+		h.cause = silent
+	}
+	if end := now.Add(exonerated); h.heldUntil.After(end) {
+		h.heldUntil = end
+	}
+	h.streak = max(h.streak-1, 0)
+	h.doubted = h.failedAt
+}
+
+// watch looks for what has been silent for too long.
+func (a *Agent) watch(now time.Time) {
+	for _, p := range a.pairs {
+		if a.due(now, p.probe.check.until) {
+			a.unanswered(now, p)
+		}
+		if a.due(now, p.missing()) {
+			p.check(now, 0)
+		}
+		if h := &p.health; h.state == Failed && h.answers > 0 && h.row == 0 && a.wanted && a.due(now, h.heldUntil) {
+			// Its time is over. What lost data is asked with pings as long as the data was.
+			padding := 0
+			if p.ledger != nil && h.cause == blackHole {
+				padding = paddingFor(p.ledger.size)
+			}
+			p.check(now, padding)
+		}
+	}
+	p := a.choice.pair
+	if p == nil || p.ledger == nil || p.health.state == Failed || p.ledger.outstanding() == 0 {
+		return
+	}
+	l := p.ledger
+	if a.due(now, l.overdue(dataLost, p.ackTimeout(now))) {
+		a.failData(now, p)
+		return
+	}
+	if l.sent > l.checked && a.due(now, l.overdue(1, p.rtt.spread()+ackFew)) {
+		l.checked = l.sent
+		a.crisis(now, p)
+	}
+}
+
+// unanswered ends a check that nothing answered.
+func (a *Agent) unanswered(now time.Time, p *pair) {
+	c := p.probe.check
+	p.probe.check = check{}
+	h := &p.health
+	switch {
+	case h.state != Failed && !c.first.After(p.probe.pong):
+		return
+	case h.state == Failed && !c.first.After(p.probe.pong):
+		// It answers, but not every time.
+		if h.row > 0 {
+			h.row, h.heldUntil = 0, now.Add(time.Second)
+		}
+		return
+	case h.state == Failed:
+		h.answers, h.row = 0, 0
+		a.campaign.resume(a.nextAttempt(now))
+		return
+	}
+	a.fail(now, p, silent, fmt.Sprintf("no answer to %d pings within %s on %s", CheckPings, inWords(now.Sub(c.first)), p.via))
+}
+
+// crisis asks the path in use whether it is alive, and those that would take its place as well, so that the
+// answers are there when it turns out not to be.
+func (a *Agent) crisis(now time.Time, p *pair) {
+	p.check(now, 0)
+	udp, stream := a.firstRelayed(weft.RelayUDP, p), a.firstRelayed(weft.RelayStream, p)
+	for _, other := range []*pair{udp, stream} {
+		if other != nil {
+			other.check(now, 0)
+		}
+	}
+}
+
+// firstRelayed is the first way of a method that has not failed, apart from one.
+func (a *Agent) firstRelayed(m weft.Method, not *pair) *pair {
+	var first *pair
+	for _, p := range a.pairs {
+		if p.via.Method == m && p != not && p.health.state != Failed && (first == nil || p.order < first.order) {
+			first = p
+		}
+	}
+	return first
+}
+
+// ackTimeout is how long packets may go without acknowledgement on this pair: as long as a report takes and as
+// many reports as may be lost in a row, which is more the more is lost.
+func (p *pair) ackTimeout(now time.Time) time.Duration {
+	reports := 2
+	if rate, ok := p.ledger.loss.fresh(now); ok {
+		reports += min(5, int(rate*40+0.5)) // 5 in a row of every 20 are lost once in 10^4 windows
+	}
+	t := max(ackFloor, p.rtt.spread()+time.Duration(1+reports)*ReportInterval)
+	if p.rtt.samples == 0 {
+		t += firstTimeout
+	}
+	if p.via.Method == weft.RelayStream {
+		t += ackStream
+	}
+	if !p.ledger.brisk(now) {
+		t += ackRested
+	}
+	return t
+}
+
+// frameOverhead is what surrounds a ping's padding in a peer frame: header, sender, seal, and the ping itself.
+const frameOverhead = 4 + 4 + 28 + 12
+
+// maxPadding keeps a ping within an Ethernet packet: 1,500 bytes less IPv6, UDP, a relay's prefix and the frame.
+const maxPadding = 1500 - 40 - 8 - 8 - frameOverhead
+
+// paddingFor makes a ping as long as packets of a size.
+func paddingFor(size int) int { return min(max(size-frameOverhead, 0), maxPadding) }
+
+// inWords is a duration as a person reads it: three digits at most.
+func inWords(d time.Duration) string {
+	switch {
+	case d < 10*time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,99 @@
+package path
+
+import (
+	"net/netip"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// Actions is what an Agent wants done. Its slices are used again by the next Poll, and so is what the messages
+// point to.
+type Actions struct {
+	Send []Transmit
+	// Learn are underlay addresses that turned out to be the peer's, Forget those that no longer are.
+	Learn, Forget []netip.AddrPort
+	// Switches are changes of the way in use since the last Poll, in order.
+	Switches []Switch
+	// Next is when to call Poll again if nothing happens before; zero: there is nothing to wait for.
+	Next time.Time
+}
+
+// A Transmit is a message for the peer, to be sealed and sent by a way.
+type Transmit struct {
+	Via     weft.Via
+	Message wire.PeerMessage
+}
+
+// pollGap is the shortest time that Poll asks to be called again after: a millisecond, below which timers are
+// not exact anyway.
+const pollGap = time.Millisecond
+
+// Poll does all that is due and fills out. Call it after every other call, and at out.Next.
+func (a *Agent) Poll(now time.Time, out *Actions) {
+	out.Send = append(out.Send[:0], a.pending.send...)
+	a.pending.send = a.pending.send[:0]
+	out.Switches = out.Switches[:0]
+	a.next = time.Time{}
+
+	a.mind(now)
+	a.watch(now)
+	a.judge(now)
+	a.choose(now, out)
+	a.rounds(now)
+	a.call(now, out)
+	a.ping(now, out)
+	a.report(now, out)
+
+	out.Learn = append(out.Learn[:0], a.pending.learn...)
+	out.Forget = append(out.Forget[:0], a.pending.forget...)
+	a.pending.learn, a.pending.forget = a.pending.learn[:0], a.pending.forget[:0]
+	out.Next = a.next
+	if soonest := now.Add(pollGap); !a.next.IsZero() && a.next.Before(soonest) {
+		out.Next = soonest
+	}
+}
+
+// mind notices that a path is wanted again, or no longer.
+func (a *Agent) mind(now time.Time) {
+	was := a.wanted
+	a.wanted = a.wants(now)
+	if a.inUse(now) {
+		a.wake(a.used.Add(UnusedAfter))
+	}
+	switch {
+	case a.wanted && !was:
+		a.sweep(now)
+		a.changed(now)
+	case was && !a.wanted:
+		a.exchange.rest()
+		a.campaign.rest()
+	}
+}
+
+// wake asks for Poll to be called at t.
+func (a *Agent) wake(t time.Time) {
+	if !t.IsZero() && (a.next.IsZero() || t.Before(a.next)) {
+		a.next = t
+	}
+}
+
+// due reports whether t has come, and asks to be called then if it has not. The zero time never comes.
+func (a *Agent) due(now, t time.Time) bool {
+	if t.IsZero() {
+		return false
+	}
+	if now.Before(t) {
+		a.wake(t)
+		return false
+	}
+	return true
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

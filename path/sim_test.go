@@ -1,0 +1,596 @@
+package path
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+var (
+	seedFlag  = flag.Uint64("path.seed", 0, "run the simulations with this seed alone")
+	seedsFlag = flag.Int("path.seeds", 0, "how many seeds each simulation is run with (0: its own number)")
+)
+
+// forSeeds runs a property with many seeds. One that fails is a subtest by its own name, and is run alone by
+// -path.seed.
+func forSeeds(t *testing.T, n int, property func(t *testing.T, seed uint64)) {
+	t.Helper()
+	t.Parallel()
+	if *seedsFlag > 0 {
+		n = *seedsFlag
+	} else if testing.Short() {
+		n = max(n/10, 3)
+	}
+	first := uint64(1)
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		ok := t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { property(t, seed) })
+		if !ok {
+			t.Fatalf("seed %d fails; run it alone with: go test ./path -run '^%s$' -path.seed=%d", seed, t.Name(), seed)
+		}
+	}
+}
+
+// A world is two nodes, a relay, and what lies between them, in virtual time.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	now    time.Time
+	start  time.Time
+	events events
+	serial int
+
+	a, b  *host
+	hosts []*host
+
+	oneWay, relayLeg, lan time.Duration // delays
+	jitter                time.Duration
+	loss, relayLoss       float64
+	prompt                bool // observe as soon as data begins to flow
+	trace                 []string
+	tracing               bool
+}
+
+// A fault is what keeps datagrams of a host from getting out directly.
+type fault struct {
+	udp      bool // nothing over UDP in or out
+	direct   bool // direct packets from this host
+	data     bool // direct data from this host
+	maxBytes int  // direct packets from this host that are longer; 0: none
+	relayUDP bool // the UDP of the relay alone, both ways
+}
+
+// A host is one node: an agent, its sockets, its counters.
+type host struct {
+	w        *world
+	name     string
+	agent    *Agent
+	session  uint32
+	actions  Actions
+	up       bool
+	eager    bool
+	inside   netip.AddrPort
+	nat      *nat // nil: on the internet itself
+	noUDP    bool // the relay is not bound over UDP
+	noStream bool
+	bound    netip.AddrPort // as the relay sees it
+	streamAt time.Time      // arrival of the last stream frame, which is in order
+	wakeAt   time.Time
+	fault    fault
+	counters []Traffic
+	learned  map[netip.AddrPort]bool
+	observed time.Time
+	active   time.Time
+
+	pings, sent, polls int
+	switches           []Switch
+	flow               flowStats
+}
+
+// flowStats is what became of the data that a host sends.
+type flowStats struct {
+	every    time.Duration
+	size     int
+	until    time.Time
+	sent     uint64
+	received []time.Time // arrival by sequence number at the other side; zero: not (yet)
+	sentAt   []time.Time
+	noWay    int
+	strange  int // arrived from an address that was not learned
+}
+
+type payload struct {
+	from, to *host
+	m        wire.PeerMessage
+	seq      uint64 // of data, where m is nil
+	size     int
+	relayed  bool
+}
+
+var (
+	relayAddr = netip.MustParseAddrPort("198.51.100.1:3478")
+	relayUDP  = weft.Via{Method: weft.RelayUDP, Relay: 1}
+	relayTCP  = weft.Via{Method: weft.RelayStream, Relay: 1}
+)
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w.now = w.start
+	w.oneWay = time.Duration(1+w.rng.IntN(40)) * time.Millisecond
+	w.relayLeg = time.Duration(1+w.rng.IntN(30)) * time.Millisecond
+	w.jitter = time.Duration(w.rng.IntN(3)) * time.Millisecond
+	w.lan = 200 * time.Microsecond
+	w.prompt = w.rng.IntN(2) == 0
+	w.a = w.newHost("a", "10.0.1.2:41641")
+	w.b = w.newHost("b", "10.0.2.2:41641")
+	return w
+}
+
+func (w *world) newHost(name, inside string) *host {
+	h := &host{w: w, name: name, inside: netip.MustParseAddrPort(inside), learned: map[netip.AddrPort]bool{}}
+	w.hosts = append(w.hosts, h)
+	return h
+}
+
+// behind puts a host behind a NAT of its own.
+func (w *world) behind(h *host, k natKind) {
+	public := netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + slices.Index(w.hosts, h))})
+	h.nat = &nat{kind: k, public: public, rng: w.rng, timeout: 30 * time.Second}
+}
+
+// boot starts a host's agent: links, relay, STUN.
+func (h *host) boot() {
+	w := h.w
+	h.up, h.session = true, w.rng.Uint32()
+	h.counters, h.learned, h.wakeAt = nil, map[netip.AddrPort]bool{}, time.Time{}
+	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Rand: func(b []byte) {
+		for i := range b {
+			b[i] = byte(w.rng.Uint32())
+		}
+	}})
+	h.agent.SetLocal(w.now, h.candidates())
+	h.agent.SetRelays(w.now, h.vias())
+	h.agent.SetOnline(w.now, w.other(h).up)
+	if o := w.other(h); o.up {
+		o.agent.SetOnline(w.now, true)
+		o.poll()
+	}
+	h.observed = w.now
+	h.bind(h.session)
+	h.tick(h.session)
+	h.poll()
+}
+
+// halt stops a host without a word.
+func (h *host) halt() { h.up = false }
+
+func (w *world) other(h *host) *host {
+	if h == w.a {
+		return w.b
+	}
+	return w.a
+}
+
+func (h *host) candidates() []weft.Candidate {
+	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host}}
+	if h.nat != nil && !h.fault.udp {
+		list = append(list, weft.Candidate{Addr: h.nat.out(h.w.now, h.inside, relayAddr), Kind: weft.ServerReflexive})
+	}
+	return list
+}
+
+func (h *host) vias() (vias []weft.Via) {
+	if !h.noUDP {
+		vias = append(vias, relayUDP)
+	}
+	if !h.noStream {
+		vias = append(vias, relayTCP)
+	}
+	return vias
+}
+
+// bind keeps the relay's binding, and with it the mapping that STUN sees.
+func (h *host) bind(session uint32) {
+	if !h.up || h.session != session {
+		return
+	}
+	if !h.noUDP && !h.fault.udp && !h.fault.relayUDP {
+		h.bound = h.inside
+		if h.nat != nil {
+			h.bound = h.nat.out(h.w.now, h.inside, relayAddr)
+		}
+	}
+	h.w.after(10*time.Second, func() { h.bind(session) })
+}
+
+// tick observes traffic as a node does.
+func (h *host) tick(session uint32) {
+	if !h.up || h.session != session {
+		return
+	}
+	every := time.Second
+	if h.w.now.Sub(h.active) < 2*time.Second {
+		every = 100 * time.Millisecond
+	}
+	if h.w.now.Sub(h.observed) >= every {
+		h.observe()
+	}
+	h.w.after(20*time.Millisecond, func() { h.tick(session) })
+}
+
+func (h *host) observe() {
+	h.observed = h.w.now
+	h.agent.Observe(h.w.now, h.counters)
+	h.poll()
+}
+
+// count enters a packet of data.
+func (h *host) count(via weft.Via, size int, tx bool) {
+	i := slices.IndexFunc(h.counters, func(t Traffic) bool { return t.Via == via })
+	if i < 0 {
+		i = len(h.counters)
+		h.counters = append(h.counters, Traffic{Via: via})
+	}
+	if c := &h.counters[i]; tx {
+		c.TxPackets++
+		c.TxBytes += uint64(size)
+	} else {
+		c.RxPackets++
+		c.RxBytes += uint64(size)
+	}
+	idle := h.w.now.Sub(h.active) > time.Second
+	h.active = h.w.now
+	if idle && h.w.prompt {
+		h.observe()
+	}
+}
+
+// poll lets the agent act, and checks what it says.
+func (h *host) poll() {
+	w := h.w
+	h.polls++
+	h.agent.Poll(w.now, &h.actions)
+	out := &h.actions
+	for _, a := range out.Learn {
+		if h.learned[a] {
+			w.t.Fatalf("%s learned %v twice", h.name, a)
+		}
+		h.learned[a] = true
+	}
+	for _, a := range out.Forget {
+		if !h.learned[a] {
+			w.t.Fatalf("%s forgets %v, which it did not learn", h.name, a)
+		}
+		delete(h.learned, a)
+	}
+	for _, s := range out.Switches {
+		if s.Reason == "" || s.From == s.To || s.At != w.now {
+			w.t.Fatalf("%s: a switch without sense: %+v", h.name, s)
+		}
+		h.switches = append(h.switches, s)
+		w.note("%s: %v -> %v: %s", h.name, s.From, s.To, s.Reason)
+	}
+	if !out.Next.IsZero() && !out.Next.After(w.now) {
+		w.t.Fatalf("%s wants to be called at %v, and it is %v", h.name, out.Next.Sub(w.start), w.now.Sub(w.start))
+	}
+	if n := len(h.agent.pairs); n > MaxDirect+MaxReflexive+MaxRelayed {
+		w.t.Fatalf("%s keeps %d pairs", h.name, n)
+	}
+	for _, t := range out.Send {
+		h.sent++
+		if _, ok := t.Message.(wire.Ping); ok {
+			h.pings++
+		}
+		w.transmit(h, t.Via, payload{m: clone(t.Message), size: 90 + padding(t.Message)})
+	}
+	if !out.Next.IsZero() && (h.wakeAt.IsZero() || out.Next.Before(h.wakeAt) || !h.wakeAt.After(w.now)) {
+		h.wakeAt = out.Next
+		at, session := out.Next, h.session
+		w.at(at, func() {
+			if h.up && h.session == session && h.wakeAt.Equal(at) {
+				h.wakeAt = time.Time{}
+				h.poll()
+			}
+		})
+	}
+}
+
+func padding(m wire.PeerMessage) int {
+	if p, ok := m.(wire.Ping); ok {
+		return p.Padding
+	}
+	return 0
+}
+
+// clone copies what the agent will use again.
+func clone(m wire.PeerMessage) wire.PeerMessage {
+	switch m := m.(type) {
+	case wire.Report:
+		return wire.Report{Paths: slices.Clone(m.Paths)}
+	case wire.Candidates:
+		m.List = slices.Clone(m.List)
+		return m
+	}
+	return m
+}
+
+// transmit sends from a host by a way.
+func (w *world) transmit(h *host, via weft.Via, p payload) {
+	p.from, p.to = h, w.other(h)
+	switch via.Method {
+	case weft.Direct:
+		w.direct(h, via.Addr, p)
+	case weft.RelayUDP:
+		p.relayed = true
+		if h.noUDP || h.fault.udp || h.fault.relayUDP || w.lost(w.relayLoss) {
+			return
+		}
+		if h.nat != nil {
+			h.nat.out(w.now, h.inside, relayAddr)
+		}
+		w.after(w.delay(w.relayLeg), func() { w.relay(p, weft.RelayUDP) })
+	case weft.RelayStream:
+		p.relayed = true
+		if !h.noStream {
+			w.after(w.relayLeg+w.jitter, func() { w.relay(p, weft.RelayStream) })
+		}
+	}
+}
+
+// relay forwards: by UDP what came by UDP, by the stream what came by a stream, as far as the receiver has both.
+func (w *world) relay(p payload, came weft.Method) {
+	to := p.to
+	if !to.up {
+		return
+	}
+	udp := !to.noUDP && to.bound.IsValid()
+	if came == weft.RelayStream && !to.noStream || !udp {
+		if to.noStream {
+			return
+		}
+		at := latest(w.now.Add(w.relayLeg+w.jitter), to.streamAt)
+		to.streamAt = at
+		session := to.session
+		w.at(at, func() { to.receive(session, relayTCP, p) })
+		return
+	}
+	if w.lost(w.relayLoss) {
+		return
+	}
+	w.after(w.delay(w.relayLeg), func() {
+		if to.fault.udp || to.fault.relayUDP {
+			return
+		}
+		if to.nat != nil {
+			if inside, ok := to.nat.in(w.now, to.bound.Port(), relayAddr); !ok || inside != to.inside {
+				return
+			}
+		}
+		to.receive(to.session, relayUDP, p)
+	})
+}
+
+// direct sends a datagram over the internet, or over a LAN.
+func (w *world) direct(h *host, to netip.AddrPort, p payload) {
+	if to.Addr().IsPrivate() {
+		if h.nat != p.to.nat || to != p.to.inside || h.nat == nil {
+			return
+		}
+		from := h.inside
+		w.after(w.lan, func() { p.to.receive(p.to.session, weft.DirectVia(0, from), p) })
+		return
+	}
+	from := h.inside
+	if h.nat != nil {
+		from = h.nat.out(w.now, h.inside, to)
+	}
+	f := h.fault
+	if f.udp || f.direct || f.data && p.m == nil || f.maxBytes > 0 && p.size > f.maxBytes || w.lost(w.loss) {
+		return
+	}
+	w.after(w.delay(w.oneWay), func() {
+		for _, x := range w.hosts {
+			public := x.inside
+			if x.nat != nil {
+				public = netip.AddrPortFrom(x.nat.public, 0)
+			}
+			if public.Addr() != to.Addr() || x.fault.udp || x == h && x.nat == nil {
+				continue
+			}
+			inside := to
+			if x.nat != nil {
+				var ok bool
+				if inside, ok = x.nat.in(w.now, to.Port(), from); !ok {
+					return
+				}
+			}
+			if p.to.inside == inside {
+				p.to.receive(p.to.session, weft.DirectVia(0, from), p)
+			}
+			return
+		}
+	})
+}
+
+// receive is a datagram's arrival at a host.
+func (h *host) receive(session uint32, via weft.Via, p payload) {
+	if !h.up || h.session != session {
+		return
+	}
+	if p.m != nil {
+		h.agent.Handle(h.w.now, via, p.m)
+		h.poll()
+		return
+	}
+	f := &p.from.flow
+	if via.Method == weft.Direct && !h.learned[via.Addr] {
+		f.strange++
+		return
+	}
+	f.received[p.seq] = h.w.now
+	h.count(via, p.size, false)
+}
+
+// talk makes a host send data at a rate until a time.
+func (h *host) talk(every time.Duration, size int, until time.Time) {
+	idle := !h.flow.until.After(h.w.now)
+	h.flow.every, h.flow.size, h.flow.until = every, size, until
+	if idle {
+		h.say()
+	}
+}
+
+func (h *host) say() {
+	w, f := h.w, &h.flow
+	if !w.now.Before(f.until) {
+		return
+	}
+	if h.up {
+		via := h.agent.Selected()
+		f.received, f.sentAt = append(f.received, time.Time{}), append(f.sentAt, w.now)
+		if via == (weft.Via{}) {
+			f.noWay++
+			h.agent.Want(w.now)
+			h.poll()
+		} else {
+			w.transmit(h, via, payload{seq: f.sent, size: f.size})
+			h.count(via, f.size, true)
+		}
+		f.sent++
+	}
+	w.after(f.every, h.say)
+}
+
+// outage is the longest time between two packets that arrive, of those sent in a span of time.
+func (f *flowStats) outage(from, to time.Time) (longest time.Duration) {
+	last := time.Time{}
+	for i, at := range f.sentAt {
+		if at.Before(from) || !at.Before(to) {
+			continue
+		}
+		if last.IsZero() {
+			last = at
+		}
+		if !f.received[i].IsZero() {
+			longest = max(longest, at.Sub(last))
+			last = at
+		}
+	}
+	return max(longest, to.Sub(last)-f.every)
+}
+
+// lostSince counts the packets sent in a span of time that did not arrive.
+func (f *flowStats) lostBetween(from, to time.Time) (n int) {
+	for i, at := range f.sentAt {
+		if !at.Before(from) && at.Before(to) && f.received[i].IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) lost(p float64) bool { return p > 0 && w.rng.Float64() < p }
+
+func (w *world) delay(d time.Duration) time.Duration {
+	if w.jitter > 0 {
+		d += time.Duration(w.rng.Int64N(int64(w.jitter)))
+	}
+	return d
+}
+
+func (w *world) note(format string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%9.3fs %s", w.now.Sub(w.start).Seconds(), fmt.Sprintf(format, args...)))
+}
+
+// fail ends the test with what happened.
+func (w *world) failf(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("%s\none way %v, relay leg %v, jitter %v, prompt %v\n%s", fmt.Sprintf(format, args...),
+		w.oneWay, w.relayLeg, w.jitter, w.prompt, strings.Join(w.trace, "\n"))
+}
+
+// run goes on for a time.
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for len(w.events) > 0 && !w.events[0].at.After(end) {
+		e := heap.Pop(&w.events).(event)
+		w.now = e.at
+		e.do()
+	}
+	w.now = end
+}
+
+// until goes on until something is so, and returns how long that took; it fails the test after a limit.
+func (w *world) until(limit time.Duration, what string, so func() bool) time.Duration {
+	w.t.Helper()
+	begin := w.now
+	for !so() {
+		if len(w.events) == 0 || w.events[0].at.Sub(begin) > limit {
+			w.failf("not within %v: %s", limit, what)
+		}
+		e := heap.Pop(&w.events).(event)
+		w.now = e.at
+		e.do()
+	}
+	return w.now.Sub(begin)
+}
+
+func (w *world) bothDirect() bool {
+	return w.a.up && w.b.up && w.a.agent.Selected().Method == weft.Direct && w.b.agent.Selected().Method == weft.Direct
+}
+
+func (w *world) both(m weft.Method) func() bool {
+	return func() bool { return w.a.agent.Selected().Method == m && w.b.agent.Selected().Method == m }
+}
+
+func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
+
+func (w *world) at(t time.Time, do func()) {
+	w.serial++
+	heap.Push(&w.events, event{t, w.serial, do})
+}
+
+type event struct {
+	at     time.Time
+	serial int
+	do     func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].serial < e[j].serial
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	x := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return x
+}
+
+// seededRand is a source of transaction IDs for tests without a world.
+func seededRand(seed uint64) func([]byte) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	return func(b []byte) {
+		for len(b) > 0 {
+			var x [8]byte
+			binary.LittleEndian.PutUint64(x[:], rng.Uint64())
+			b = b[copy(b, x[:]):]
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package path
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"weft"
+)
+
+// A Snapshot is what a person may want to know of the ways to a peer. It shares nothing with the Agent.
+type Snapshot struct {
+	Selected weft.Via
+	Since    time.Time
+	Reason   string        // of the last change of the way in use
+	RTT      time.Duration // smoothed; zero: not measured
+	Loss     float64       // 0..1 of the data sent by it lately
+	LastSeen time.Time     // any packet of the peer's
+	// DirectAfter is how long after both were up the first direct path was in use; zero: not yet.
+	DirectAfter time.Duration
+	Pairs       []PairStatus // best first
+	Switches    []Switch     // the last 16, oldest first
+}
+
+// A PairStatus is one way to the peer.
+type PairStatus struct {
+	Via      weft.Via
+	Kind     weft.CandidateKind // of the peer's address; zero of a relay
+	State    State
+	RTT      time.Duration
+	Loss     float64
+	LastSeen time.Time
+	Tries    int       // pings since the last answer, or since something changed
+	GivenUp  bool      // it is not tried any more until something changes
+	Why      string    // it failed
+	Until    time.Time // it sits out
+}
+
+// Snapshot tells what there is to tell.
+func (a *Agent) Snapshot(now time.Time) Snapshot {
+	s := Snapshot{
+		Selected: a.choice.via, Since: a.choice.at, Reason: a.choice.reason, LastSeen: a.heard,
+		DirectAfter: a.choice.direct, Switches: slices.Clone(a.choice.switches),
+	}
+	if p := a.choice.pair; p != nil {
+		s.RTT, s.Loss = p.rtt.smoothed, p.loss(now)
+	}
+	pairs := slices.Clone(a.pairs)
+	slices.SortStableFunc(pairs, func(p, q *pair) int {
+		return cmp.Or(cmp.Compare(rank(p != a.choice.pair), rank(q != a.choice.pair)), a.score(now, p).Compare(a.score(now, q)))
+	})
+	for _, p := range pairs {
+		st := PairStatus{
+			Via: p.via, Kind: p.kind, State: p.health.state, RTT: p.rtt.smoothed, Loss: p.loss(now), LastSeen: p.heard,
+			Tries: p.probe.tries, GivenUp: p.via.Method == weft.Direct && p.exhausted(now),
+		}
+		if p.health.state == Failed {
+			st.Why, st.Until = p.health.why, p.health.heldUntil
+		}
+		s.Pairs = append(s.Pairs, st)
+	}
+	return s
+}
+
+// loss is the last measurement of a pair's loss, if there is a recent one.
+func (p *pair) loss(now time.Time) float64 {
+	if p.ledger == nil {
+		return 0
+	}
+	rate, _ := p.ledger.loss.fresh(now)
+	return rate
+}
