@@ -1,6 +1,7 @@
 package key_test
 
 import (
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -73,6 +74,24 @@ func TestAChangedMessageOrSignatureDoesNotVerify(t *testing.T) {
 			t.Fatal("a changed message verifies")
 		}
 	})
+}
+
+func TestNoKeyVerifiesNothing(t *testing.T) {
+	// 32 zero bytes are a point of order 4, for which one message in four is "signed" by this.
+	signature := append([]byte{1}, make([]byte, key.SignatureSize-1)...)
+	forged := 0
+	for i := range 64 {
+		message := []byte{byte(i)}
+		if ed25519.Verify(make([]byte, key.Size), message, signature) {
+			forged++
+		}
+		if (key.SigningPublic{}).Verify(message, signature) {
+			t.Errorf("no key verifies message %d", i)
+		}
+	}
+	if forged == 0 {
+		t.Error("this test forges nothing")
+	}
 }
 
 func TestSigningKeysComeBackFromTheirText(t *testing.T) {

@@ -199,7 +199,9 @@ func TestNoNodeCanSpoilTheMapOfOthers(t *testing.T) {
 		}
 	}
 	// What a NAT mapped is compared unmapped, and a zone is of the machine that wrote it.
-	m, err = ParseNodeMessage([]byte(`{"update":{"candidates":[{"addr":"[::ffff:192.0.2.1]:41641","kind":"host"}]}}`))
+	m, err = ParseNodeMessage([]byte(`{"update":{"candidates":[{"addr":"[::ffff:192.0.2.1]:41641","kind":"host"},
+		{"addr":"[fe80::1%eth0]:41641","kind":"host"}]}}`))
+	want = append(want, weft.Candidate{Addr: netip.MustParseAddrPort("[fe80::1]:41641"), Kind: weft.Host})
 	if err != nil || !cmp.Equal(want, m.Update.Candidates, sameValues) {
 		t.Errorf("%+v, %v", m.Update, err)
 	}

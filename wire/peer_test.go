@@ -204,6 +204,15 @@ func TestReservedBytesOfAMessageAreNotLookedAt(t *testing.T) {
 	}
 }
 
+func TestAFrameThatIsTooShortForAMessageHasNoSender(t *testing.T) {
+	for n := range 60 {
+		b := append(appendHeader(nil, KindPeer), make([]byte, n)...)
+		if _, err := PeerSender(b); (err == nil) != (n >= 4+key.Overhead+1) {
+			t.Errorf("%d bytes behind the header: %v", n, err)
+		}
+	}
+}
+
 func TestAPeerFrameIsMadeInItsBuffer(t *testing.T) {
 	buf := make([]byte, 0, 1500)
 	var ping PeerMessage = Ping{Path: 1}

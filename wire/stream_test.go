@@ -85,6 +85,14 @@ func TestAStreamBindProvesTheNodeForThisStreamAlone(t *testing.T) {
 	})
 }
 
+func TestABindOnTheStreamHasOneLength(t *testing.T) {
+	for n := range 300 {
+		if _, _, err := ParseStreamBind(make([]byte, n)); (err == nil) != (n == TicketSize+key.Overhead) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
 func TestABindOverUDPIsNoneOnAStream(t *testing.T) {
 	ticket := SignTicket(nil, Ticket{Node: 7}, signing)
 	b := AppendBind(nil, Bind{Ticket: ticket}, boxAR)
