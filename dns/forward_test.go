@@ -209,7 +209,7 @@ func TestWhatTheClientAskedForIsAskedUpstreamAndComesBack(t *testing.T) {
 		got <- r
 		reply := given(r, "192.0.2.80")
 		reply.Question[0].Name = strings.ToLower(reply.Question[0].Name)
-		reply.AuthenticatedData, reply.Ns = true, []miekg.RR{testZone(t).soa()}
+		reply.AuthenticatedData, reply.Ns = true, []miekg.RR{testZone(t).soa("example.com.")}
 		if r.IsEdns0() != nil {
 			reply.SetEdns0(777, true)
 		}
@@ -263,7 +263,7 @@ func TestNamesOfTheOverlayNeverLeaveTheMachine(t *testing.T) {
 	at, asked := upstream(t, give("203.0.113.1"))
 	_, self := start(t, forwardTo(at))
 	for _, name := range []string{"nobody.weft.internal.", "NOBODY.Weft.Internal.", "weft.internal.", "a.b.c.weft.internal.",
-		"_ldap._tcp.weft.internal.", "1.0.64.100.in-addr.arpa."} {
+		"_ldap._tcp.weft.internal.", "1.0.64.100.in-addr.arpa.", "9.9.127.100.in-addr.arpa."} {
 		for _, rrtype := range []uint16{miekg.TypeA, miekg.TypeTXT, miekg.TypeDS, miekg.TypeANY, miekg.TypeAXFR, 65280} {
 			for _, network := range []string{"udp", "tcp"} {
 				exchange(t, network, query(name, rrtype), self)

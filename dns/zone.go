@@ -12,7 +12,8 @@
 //
 // # What it refuses
 //
-// A name below our domain is never forwarded: it says who is in a private network.
+// A name below our domain, or of an address in the overlay's ranges, is never
+// forwarded: it says who is in a private network.
 // Nobody but this machine may ask (Config.Allow widens that), since a resolver that
 // answers strangers is a reflector. A server that is ourselves is never asked, and a
 // question that comes back to us while we are waiting for its answer, because some
@@ -51,53 +52,86 @@ type Record struct {
 // Zone is the table of names. It does not change, so all its methods may be called
 // at once.
 type Zone struct {
-	domain  string                  // canonical: lower case, with the final dot
-	addrs   map[string][]netip.Addr // by canonical name; empty for a name that only has names below it
-	names   map[string]string       // by canonical reverse name
+	domain  string
+	nodes   map[string]node // by canonical name: lower case, with the final dot
+	apexes  map[string]bool // canonical names of the domains that are ours
 	refused []string
 }
 
-// NewZone makes a zone for a domain ("weft.internal"). A record whose name is no host
-// name, or is taken by an earlier record, is left out and listed by
+// node is what there is at a name. The zero value is a name that only has names below it
+// (RFC 8020: it exists).
+type node struct {
+	addrs []netip.Addr
+	host  string // canonical name, of an address
+}
+
+// NewZone makes a zone for a domain ("weft.internal") and the address ranges of the
+// overlay, in which it answers for every address, known or not. A record whose name is
+// no host name, or is taken by an earlier record, is left out and listed by
 // Refused: one bad name must not take the others' away. Of several nodes with one
 // address the first gives the address its name.
-func NewZone(domain string, records []Record) (*Zone, error) {
+func NewZone(domain string, records []Record, ranges ...netip.Prefix) (*Zone, error) {
 	domain = miekg.CanonicalName(domain)
 	if !isHostName(strings.TrimSuffix(domain, ".")) {
 		return nil, fmt.Errorf("names of the overlay: %q is not the name of a domain", domain)
 	}
 	z := &Zone{
 		domain: domain,
-		addrs:  map[string][]netip.Addr{domain: nil},
-		names:  make(map[string]string),
+		nodes:  map[string]node{domain: {}},
+		apexes: map[string]bool{domain: true},
+	}
+	for _, p := range ranges {
+		for _, d := range ReverseDomains(p) {
+			z.nodes[d+"."], z.apexes[d+"."] = node{}, true
+		}
 	}
 	taken := make(map[string]bool, len(records))
 	for _, r := range records {
-		label := strings.TrimSuffix(miekg.CanonicalName(r.Name), ".")
-		name := label + "." + domain
+		name := strings.TrimSuffix(miekg.CanonicalName(r.Name), ".") + "." + domain
 		if !isHostName(strings.TrimSuffix(name, ".")) || taken[name] {
 			z.refused = append(z.refused, r.Name)
 			continue
 		}
 		taken[name] = true
-		z.addrs[name] = nil
+		var n node
 		for _, a := range r.Addrs {
-			if a = a.Unmap().WithZone(""); !a.IsValid() || slices.Contains(z.addrs[name], a) {
+			if a = a.Unmap().WithZone(""); !a.IsValid() || slices.Contains(n.addrs, a) {
 				continue
 			}
-			z.addrs[name] = append(z.addrs[name], a)
-			if reverse := reverseName(a); z.names[reverse] == "" {
-				z.names[reverse] = name
+			n.addrs = append(n.addrs, a)
+			reverse := reverseName(a)
+			if _, ok := z.apex(reverse); !ok {
+				z.apexes[reverse] = true // an address outside the ranges is a zone of its own
+			}
+			if z.nodes[reverse].host == "" {
+				z.put(reverse, node{host: name})
 			}
 		}
-		// RFC 8020: what has a name below it exists.
-		for i := strings.IndexByte(name, '.') + 1; i < len(label); i += strings.IndexByte(name[i:], '.') + 1 {
-			if _, ok := z.addrs[name[i:]]; !ok {
-				z.addrs[name[i:]] = nil
-			}
-		}
+		z.put(name, n)
 	}
 	return z, nil
+}
+
+// put adds a node, and those above it that are not there yet.
+func (z *Zone) put(name string, n node) {
+	z.nodes[name] = n
+	for !z.apexes[name] {
+		_, name, _ = strings.Cut(name, ".")
+		if _, ok := z.nodes[name]; ok {
+			return
+		}
+		z.nodes[name] = node{}
+	}
+}
+
+// apex is the domain of ours that a name is in.
+func (z *Zone) apex(name string) (apex string, ours bool) {
+	for off, end := 0, false; !end; off, end = miekg.NextLabel(name, off) {
+		if z.apexes[name[off:]] {
+			return name[off:], true
+		}
+	}
+	return "", false
 }
 
 // Domain is the zone's domain, without the final dot.
@@ -113,12 +147,7 @@ func (z *Zone) Lookup(name string) []netip.Addr {
 	if strings.Count(name, ".") == 1 {
 		name += z.domain
 	}
-	return slices.Clone(z.addrs[name])
-}
-
-// owns reports whether a name is for us alone to answer.
-func (z *Zone) owns(name string) bool {
-	return miekg.IsSubDomain(z.domain, name) || z.names[name] != ""
+	return slices.Clone(z.nodes[name].addrs)
 }
 
 // answer fills in the reply to its own question, if that is for us to answer. The
@@ -127,13 +156,13 @@ func (z *Zone) owns(name string) bool {
 func (z *Zone) answer(reply *miekg.Msg) (ours bool) {
 	q := reply.Question[0]
 	name := miekg.CanonicalName(q.Name)
-	if !z.owns(name) {
+	apex, ours := z.apex(name)
+	if !ours {
 		return false
 	}
 	reply.Authoritative = true
-	host := z.names[name]
-	addrs, exists := z.addrs[name]
-	if !exists && host == "" {
+	n, exists := z.nodes[name]
+	if !exists {
 		reply.Rcode = miekg.RcodeNameError
 	}
 	header := func(rrtype uint16) miekg.RR_Header {
@@ -142,48 +171,42 @@ func (z *Zone) answer(reply *miekg.Msg) (ours bool) {
 	add := func(rr miekg.RR) { reply.Answer = append(reply.Answer, rr) }
 	switch q.Qtype {
 	case miekg.TypeA:
-		for _, a := range addrs {
+		for _, a := range n.addrs {
 			if a.Is4() {
 				add(&miekg.A{Hdr: header(miekg.TypeA), A: a.AsSlice()})
 			}
 		}
 	case miekg.TypeAAAA:
-		for _, a := range addrs {
+		for _, a := range n.addrs {
 			if a.Is6() {
 				add(&miekg.AAAA{Hdr: header(miekg.TypeAAAA), AAAA: a.AsSlice()})
 			}
 		}
 	case miekg.TypePTR:
-		if host != "" {
-			add(&miekg.PTR{Hdr: header(miekg.TypePTR), Ptr: host})
+		if n.host != "" {
+			add(&miekg.PTR{Hdr: header(miekg.TypePTR), Ptr: n.host})
 		}
 	case miekg.TypeSOA:
-		if name == z.domain {
-			soa := z.soa()
-			soa.Hdr.Name = q.Name
-			add(soa)
+		if name == apex {
+			add(z.soa(q.Name))
 		}
 	case miekg.TypeANY:
 		// RFC 8482 section 4.2: the one record that says no to such questions.
-		if exists || host != "" {
+		if exists {
 			add(&miekg.HINFO{Hdr: header(miekg.TypeHINFO), Cpu: "RFC8482"})
 		}
 	}
 	if len(reply.Answer) == 0 {
-		soa := z.soa() // RFC 2308: how long that may be remembered
-		if host != "" {
-			soa.Hdr.Name = name // each reverse name is a zone of its own
-		}
-		reply.Ns = append(reply.Ns, soa)
+		reply.Ns = append(reply.Ns, z.soa(apex)) // RFC 2308: how long that may be remembered
 	}
 	return true
 }
 
-// soa is the start of authority. Nobody transfers this zone, so only the last number,
-// the life of a negative answer, is ever read.
-func (z *Zone) soa() *miekg.SOA {
+// soa is the start of authority of an apex. Nobody transfers this zone, so only the last
+// number, the life of a negative answer, is ever read.
+func (z *Zone) soa(apex string) *miekg.SOA {
 	return &miekg.SOA{
-		Hdr:     miekg.RR_Header{Name: z.domain, Rrtype: miekg.TypeSOA, Class: miekg.ClassINET, Ttl: ttlSeconds},
+		Hdr:     miekg.RR_Header{Name: apex, Rrtype: miekg.TypeSOA, Class: miekg.ClassINET, Ttl: ttlSeconds},
 		Ns:      z.domain,
 		Mbox:    "hostmaster." + z.domain,
 		Serial:  1,
@@ -201,6 +224,37 @@ func reverseName(a netip.Addr) string {
 		panic("dns: an address has no reverse name: " + err.Error()) // the one case is text that is no address
 	}
 	return name
+}
+
+// ReverseDomains are the domains below in-addr.arpa or ip6.arpa, without the final dot,
+// that the names of the addresses in a range are in: one where the range ends at a
+// label's border (every 8 bits of IPv4, every 4 of IPv6), else as many as it takes,
+// 128 or 8 at most. For routing them to our server along with the domain itself.
+func ReverseDomains(p netip.Prefix) []string {
+	if p = p.Masked(); !p.IsValid() || p.Addr().Is4In6() {
+		return nil
+	}
+	bits := 8
+	if p.Addr().Is6() {
+		bits = 4
+	}
+	labels := (p.Bits() + bits - 1) / bits
+	out := make([]string, 1<<(labels*bits-p.Bits()))
+	for i := range out {
+		// The last label that counts takes all values that the range leaves open.
+		a := p.Addr().AsSlice()
+		if labels > 0 {
+			at := (labels - 1) * bits
+			a[at/8] |= byte(i << (8 - bits - at%8))
+		}
+		addr, _ := netip.AddrFromSlice(a)
+		name := reverseName(addr)
+		for range p.Addr().BitLen()/bits - labels {
+			_, name, _ = strings.Cut(name, ".")
+		}
+		out[i] = strings.TrimSuffix(name, ".")
+	}
+	return out
 }
 
 // isHostName: RFC 1123 section 2.1, and the underscore, which people use.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	miekg "github.com/miekg/dns"
+	"pgregory.net/rapid"
 )
 
 func addrs(s ...string) []netip.Addr {
@@ -25,7 +26,8 @@ func testZone(t testing.TB) *Zone {
 		{"six", addrs("fd7a::3")},
 		{"db.rack1", addrs("100.64.0.4")},
 		{"bare", nil},
-	})
+		{"elsewhere", addrs("192.0.2.7")},
+	}, netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a::/48"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,14 @@ var zoneAnswers = []struct {
 	{"an IPv4 address has a name", "1.0.64.100.in-addr.arpa.", miekg.TypePTR, "NOERROR; 1.0.64.100.in-addr.arpa. 10 IN PTR laptop.weft.internal."},
 	{"an IPv6 address has a name", "3" + strings.Repeat(".0", 27) + ".A.7.d.F.ip6.ARPA.", miekg.TypePTR,
 		"NOERROR; 3" + strings.Repeat(".0", 27) + ".A.7.d.F.ip6.ARPA. 10 IN PTR six.weft.internal."},
-	{"a reverse name has no address", "1.0.64.100.in-addr.arpa.", miekg.TypeA, "NOERROR; SOA of 1.0.64.100.in-addr.arpa."},
+	{"a reverse name has no address", "1.0.64.100.in-addr.arpa.", miekg.TypeA, "NOERROR; SOA of 64.100.in-addr.arpa."},
+	{"an address of nobody", "9.9.127.100.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN; SOA of 127.100.in-addr.arpa."},
+	{"a network with somebody in it", "0.64.100.in-addr.arpa.", miekg.TypePTR, "NOERROR; SOA of 64.100.in-addr.arpa."},
+	{"a network of nobody", "9.65.100.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN; SOA of 65.100.in-addr.arpa."},
+	{"its start of authority", "64.100.in-addr.arpa.", miekg.TypeSOA, "NOERROR; 64.100.in-addr.arpa. 10 IN SOA weft.internal. hostmaster.weft.internal. 1 10 10 10 10"},
+	{"an IPv6 address of nobody", "4" + strings.Repeat(".0", 27) + ".a.7.d.f.ip6.arpa.", miekg.TypePTR, "NXDOMAIN; SOA of 0.0.0.0.0.0.0.0.a.7.d.f.ip6.arpa."},
+	{"an address outside the ranges", "7.2.0.192.in-addr.arpa.", miekg.TypePTR, "NOERROR; 7.2.0.192.in-addr.arpa. 10 IN PTR elsewhere.weft.internal."},
+	{"and what else there is to it", "7.2.0.192.in-addr.arpa.", miekg.TypeA, "NOERROR; SOA of 7.2.0.192.in-addr.arpa."},
 	{"all there is: RFC 8482", "laptop.weft.internal.", miekg.TypeANY, `NOERROR; laptop.weft.internal. 10 IN HINFO "RFC8482" ""`},
 	{"all there is of nobody", "nobody.weft.internal.", miekg.TypeANY, "NXDOMAIN; SOA of weft.internal."},
 }
@@ -96,7 +105,7 @@ func TestTheZoneAnswersForItsNodes(t *testing.T) {
 func TestNamesOutsideTheDomainAreNotTheZones(t *testing.T) {
 	z := testZone(t)
 	for _, name := range []string{".", "internal.", "weft.internal.example.", "aweft.internal.", `laptop\.weft.internal.`,
-		"2.0.65.100.in-addr.arpa.", "64.100.in-addr.arpa.", "example.com."} {
+		"2.0.128.100.in-addr.arpa.", "100.in-addr.arpa.", "8.2.0.192.in-addr.arpa.", "2.0.192.in-addr.arpa.", "example.com."} {
 		reply := new(miekg.Msg).SetReply(new(miekg.Msg).SetQuestion(name, miekg.TypeA))
 		if z.answer(reply) {
 			t.Errorf("%s is taken for ours: %s", name, said(reply))
@@ -156,4 +165,57 @@ func TestABadNameDoesNotTakeTheOthersAway(t *testing.T) {
 			t.Errorf("the domain %q is accepted", domain)
 		}
 	}
+}
+
+func TestTheReverseNamesOfARangeAreInItsReverseDomains(t *testing.T) {
+	for _, tc := range []struct {
+		prefix      string
+		count       int
+		first, last string
+	}{
+		{"100.64.0.0/10", 64, "64.100.in-addr.arpa", "127.100.in-addr.arpa"},
+		{"10.0.0.10/16", 1, "0.10.in-addr.arpa", "0.10.in-addr.arpa"},
+		{"192.0.2.0/25", 128, "0.2.0.192.in-addr.arpa", "127.2.0.192.in-addr.arpa"},
+		{"192.0.2.9/32", 1, "9.2.0.192.in-addr.arpa", "9.2.0.192.in-addr.arpa"},
+		{"0.0.0.0/0", 1, "in-addr.arpa", "in-addr.arpa"},
+		{"fd7a:115c:a1e0::/48", 1, "0.e.1.a.c.5.1.1.a.7.d.f.ip6.arpa", "0.e.1.a.c.5.1.1.a.7.d.f.ip6.arpa"},
+		{"fc00::/7", 2, "c.f.ip6.arpa", "d.f.ip6.arpa"},
+		{"fd00:0:0:11::/59", 2, "0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa", "1.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa"},
+		{"::/0", 1, "ip6.arpa", "ip6.arpa"},
+	} {
+		got := ReverseDomains(netip.MustParsePrefix(tc.prefix))
+		if len(got) != tc.count || got[0] != tc.first || got[len(got)-1] != tc.last {
+			t.Errorf("%s: %d domains from %s to %s, want %d from %s to %s",
+				tc.prefix, len(got), got[0], got[len(got)-1], tc.count, tc.first, tc.last)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p := somePrefix(t, "range")
+		domains := ReverseDomains(p)
+		a := someAddr(t, "address", p.Addr().Is4())
+		in := 0
+		for _, d := range domains {
+			if miekg.IsSubDomain(d+".", reverseName(a)) {
+				in++
+			}
+		}
+		if want := p.Contains(a); (in == 1) != want || in > 1 {
+			t.Fatalf("%v is in %v: %v; its reverse name is in %d of the domains", a, p, want, in)
+		}
+	})
+}
+
+func someAddr(t *rapid.T, label string, v4 bool) netip.Addr {
+	n := 16
+	if v4 {
+		n = 4
+	}
+	// Few values, so that addresses fall into ranges.
+	a, _ := netip.AddrFromSlice(rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 0x10, 0x80, 0xff}), n, n).Draw(t, label))
+	return a
+}
+
+func somePrefix(t *rapid.T, label string) netip.Prefix {
+	a := someAddr(t, label, rapid.Bool().Draw(t, label+" is IPv4"))
+	return netip.PrefixFrom(a, rapid.IntRange(0, a.BitLen()).Draw(t, label+" length"))
 }
