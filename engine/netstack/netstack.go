@@ -1,0 +1,343 @@
+// Package netstack takes the place of the TUN device where there is no root to make one: a TCP/IP stack in
+// this process (gVisor's), whose one interface is a tun.Device for the engine.
+//
+//	program --> 127.0.0.1:proxy --> DialContext --> stack --> Read --> engine
+//	engine --> Write --> stack --> forwarder --> 127.0.0.1:port --> program
+//
+// Outwards, the proxy (package proxy) dials through [Netstack.DialContext]. Inwards, a TCP connection or UDP
+// flow to one of the node's overlay addresses is joined to the same port of 127.0.0.1, which is what a program
+// of the user's would listen on; a port where nothing listens is refused, as the kernel would. Echo requests
+// are answered by the stack.
+//
+// All that a peer can make this process hold is bounded: connections that are not established yet, those that
+// are, UDP flows. Connections to peers that have gone are found by keepalives, silent ones are closed after
+// what the RFCs ask of a NAT.
+//
+// TCP runs CUBIC with SACK and RACK. Segments are cut by the stack in one go on the way out, and joined again,
+// batch by batch, on the way in. Checksums are not verified on the way in: WireGuard vouches for every byte.
+package netstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/tun"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// nic is the number of the stack's only interface.
+const nic tcpip.NICID = 1
+
+// queueSize is how many packets wait for the engine at most; what is beyond is dropped, and slows TCP down.
+// It is the length of a Linux TUN device's queue (TUN_READQ_SIZE is 500) doubled, because one burst of a
+// connection with a full window of 1 MiB has 770.
+const queueSize = 1024
+
+// A Netstack is the stack. Its methods may be called from any goroutine.
+type Netstack struct {
+	stack  *stack.Stack
+	link   *channel.Endpoint
+	mtu    int
+	log    *slog.Logger
+	events chan tun.Event
+
+	ctx   context.Context // ends with the device
+	stop  context.CancelFunc
+	flows flows
+
+	mu    sync.Mutex
+	addrs []netip.Addr
+}
+
+// New makes a stack with these addresses, and the device that the engine takes. Closing the device closes the
+// stack.
+func New(addrs []netip.Addr, mtu int, log *slog.Logger) (tun.Device, *Netstack, error) {
+	n := &Netstack{
+		stack: stack.New(stack.Options{
+			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+			HandleLocal:        true, // a node may dial itself
+		}),
+		link:   channel.New(queueSize, uint32(mtu), ""),
+		mtu:    mtu,
+		log:    log,
+		events: make(chan tun.Event, 1),
+	}
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
+	n.link.SupportedGSOKind = stack.GVisorGSOSupported
+	if err := n.tune(); err != nil {
+		return nil, nil, err
+	}
+	if err := n.stack.CreateNIC(nic, n.link); err != nil {
+		return nil, nil, failure("making the interface of the network stack", err)
+	}
+	n.stack.SetRouteTable([]tcpip.Route{
+		{Destination: header.IPv4EmptySubnet, NIC: nic},
+		{Destination: header.IPv6EmptySubnet, NIC: nic},
+	})
+	n.forward()
+	if err := n.SetAddrs(addrs); err != nil {
+		(*device)(n).Close()
+		return nil, nil, err
+	}
+	n.events <- tun.EventUp
+	return (*device)(n), n, nil
+}
+
+// failure makes an error of the stack's into one of Go's.
+func failure(doing string, err tcpip.Error) error { return fmt.Errorf("%s: %s", doing, err) }
+
+// bufferSizes are of TCP's windows, in bytes: 1 MiB at first and 8 MiB at most, which is 640 Mbit/s over
+// 100 ms.
+const (
+	minBuffer     = tcp.MinBufferSize
+	defaultBuffer = 1 << 20
+	maxBuffer     = 8 << 20
+)
+
+func (n *Netstack) tune() error {
+	sack := tcpip.TCPSACKEnabled(true)
+	recovery := tcpip.TCPRACKLossDetection
+	moderate := tcpip.TCPModerateReceiveBufferOption(true)
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: defaultBuffer, Max: maxBuffer}
+	snd := tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: defaultBuffer, Max: maxBuffer}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &moderate, &rcv, &snd} {
+		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
+			return failure("tuning the network stack", err)
+		}
+	}
+	return nil
+}
+
+// SetAddrs makes these the node's overlay addresses, and no others. Connections of an address that stays go
+// on.
+func (n *Netstack) SetAddrs(addrs []netip.Addr) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for _, old := range slices.Clone(n.addrs) {
+		if slices.Contains(addrs, old) {
+			continue
+		}
+		if err := n.stack.RemoveAddress(nic, tcpip.AddrFromSlice(old.AsSlice())); err != nil {
+			errs = append(errs, failure("removing address "+old.String(), err))
+			continue
+		}
+		n.addrs = slices.DeleteFunc(n.addrs, func(a netip.Addr) bool { return a == old })
+	}
+	for _, a := range addrs {
+		if slices.Contains(n.addrs, a) {
+			continue
+		}
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+			errs = append(errs, fmt.Errorf("%s is not an overlay address", a))
+			continue
+		}
+		full := tcpip.ProtocolAddress{
+			Protocol:          protocol(a),
+			AddressWithPrefix: tcpip.AddrFromSlice(a.AsSlice()).WithPrefix(),
+		}
+		if err := n.stack.AddProtocolAddress(nic, full, stack.AddressProperties{}); err != nil {
+			errs = append(errs, failure("adding address "+a.String(), err))
+			continue
+		}
+		n.addrs = append(n.addrs, a)
+	}
+	return errors.Join(errs...)
+}
+
+func protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+// DialContext connects to an overlay address; network is "tcp" or "udp". Failures are told as the kernel's
+// are: syscall.ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH.
+func (n *Netstack) DialContext(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error) {
+	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	if !addr.IsValid() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.EINVAL}
+	}
+	if n.ctx.Err() != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(addr), Err: net.ErrClosed}
+	}
+	to := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(addr.Addr().AsSlice()), Port: addr.Port()}
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+		c, err := gonet.DialContextTCP(ctx, n.stack, to, protocol(addr.Addr()))
+		if err != nil {
+			return nil, dialError(network, net.TCPAddrFromAddrPort(addr), err)
+		}
+		return c, nil
+	case "udp", "udp4", "udp6":
+		c, err := gonet.DialUDP(n.stack, nil, &to, protocol(addr.Addr()))
+		if err != nil {
+			return nil, dialError(network, net.UDPAddrFromAddrPort(addr), err)
+		}
+		return c, nil
+	}
+	return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
+}
+
+// errnos are the kernel's words for the stack's, which gonet passes on as text.
+var errnos = map[string]syscall.Errno{
+	(&tcpip.ErrConnectionRefused{}).String():         syscall.ECONNREFUSED,
+	(&tcpip.ErrConnectionReset{}).String():           syscall.ECONNRESET,
+	(&tcpip.ErrConnectionAborted{}).String():         syscall.ECONNABORTED,
+	(&tcpip.ErrTimeout{}).String():                   syscall.ETIMEDOUT,
+	(&tcpip.ErrHostUnreachable{}).String():           syscall.EHOSTUNREACH,
+	(&tcpip.ErrHostDown{}).String():                  syscall.EHOSTDOWN,
+	(&tcpip.ErrNetworkUnreachable{}).String():        syscall.ENETUNREACH,
+	(&tcpip.ErrBadLocalAddress{}).String():           syscall.ENETUNREACH, // no address of this family
+	(&tcpip.ErrDestinationRequired{}).String():       syscall.EDESTADDRREQ,
+	(&tcpip.ErrNoPortAvailable{}).String():           syscall.EADDRNOTAVAIL,
+	(&tcpip.ErrInvalidEndpointState{}).String():      syscall.EINVAL,
+	(&tcpip.ErrAddressFamilyNotSupported{}).String(): syscall.EAFNOSUPPORT,
+}
+
+func dialError(network string, addr net.Addr, err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	if errno, ok := errnos[err.Error()]; ok {
+		err = errno
+	}
+	return &net.OpError{Op: "dial", Net: network, Addr: addr, Err: err}
+}
+
+// device is the stack as the engine sees it.
+type device Netstack
+
+var _ tun.Device = (*device)(nil)
+
+// Read takes packets out of the stack: it waits for one, and takes what else is there.
+func (d *device) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	p := d.link.ReadContext(d.ctx)
+	if p == nil {
+		return 0, os.ErrClosed
+	}
+	n := 0
+	for ; p != nil; p = d.link.Read() {
+		if room := bufs[n][offset:]; p.Size() <= len(room) {
+			size := 0
+			for _, view := range p.AsSlices() {
+				size += copy(room[size:], view)
+			}
+			sizes[n] = size
+			n++
+		}
+		p.DecRef()
+		if n == len(bufs) {
+			break
+		}
+	}
+	return n, nil
+}
+
+// joiners are for one Write each: peers write at the same time.
+var joiners = sync.Pool{New: func() any {
+	g := new(gro.GRO)
+	g.Init(true)
+	return g
+}}
+
+// flushes is how often GRO has to be told to let go of what it holds: in this version of gVisor, Flush takes
+// one packet from each bucket, and a bucket holds up to eight.
+const flushes = 8
+
+// Write puts packets into the stack.
+func (d *device) Write(bufs [][]byte, offset int) (int, error) {
+	if d.ctx.Err() != nil {
+		return 0, os.ErrClosed
+	}
+	join := joiners.Get().(*gro.GRO)
+	defer joiners.Put(join)
+	join.Dispatcher = (*dispatcher)(d)
+	for _, b := range bufs {
+		b = b[offset:]
+		if len(b) == 0 {
+			continue
+		}
+		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(b)})
+		switch b[0] >> 4 {
+		case 4:
+			p.NetworkProtocolNumber = header.IPv4ProtocolNumber
+		case 6:
+			p.NetworkProtocolNumber = header.IPv6ProtocolNumber
+		}
+		if p.NetworkProtocolNumber != 0 {
+			p.RXChecksumValidated = true
+			join.Enqueue(p)
+		}
+		p.DecRef()
+	}
+	for range flushes {
+		join.Flush()
+	}
+	join.Dispatcher = nil
+	return len(bufs), nil
+}
+
+// dispatcher is where GRO leaves packets.
+type dispatcher device
+
+func (d *dispatcher) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
+	d.link.InjectInbound(protocol, p)
+}
+
+func (d *dispatcher) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
+
+// File is nil: there is no file.
+func (d *device) File() *os.File { return nil }
+
+// MTU is what New was given.
+func (d *device) MTU() (int, error) { return d.mtu, nil }
+
+// Name is for logs: no interface of the system has it.
+func (d *device) Name() (string, error) { return "userspace", nil }
+
+// Events has one, that the device is up.
+func (d *device) Events() <-chan tun.Event { return d.events }
+
+// BatchSize is that of the sockets.
+func (d *device) BatchSize() int { return conn.IdealBatchSize }
+
+// Close closes the stack and every connection in it.
+func (d *device) Close() error {
+	n := (*Netstack)(d)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() != nil {
+		return nil
+	}
+	n.stop()
+	n.stack.Close()
+	n.link.Close()
+	n.flows.close()
+	close(n.events)
+	return nil
+}

@@ -1,0 +1,514 @@
+package netstack
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/tun"
+
+	"weft"
+	"weft/engine"
+	"weft/key"
+	"weft/wire"
+)
+
+const patience = 20 * time.Second
+
+var (
+	addrA4, addrA6 = netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fd00:77::1")
+	addrB4, addrB6 = netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("fd00:77::2")
+)
+
+func newStack(t testing.TB, addrs ...netip.Addr) (tun.Device, *Netstack) {
+	t.Helper()
+	dev, n, err := New(addrs, engine.MTU, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return dev, n
+}
+
+// offset is what the engine leaves in front of packets.
+const offset = 16
+
+// wired joins two stacks by a wire.
+func wired(t testing.TB) (a, b *Netstack) {
+	t.Helper()
+	devA, a := newStack(t, addrA4, addrA6)
+	devB, b := newStack(t, addrB4, addrB6)
+	var wg sync.WaitGroup
+	pump := func(dst, src tun.Device) {
+		bufs, sizes := make([][]byte, src.BatchSize()), make([]int, src.BatchSize())
+		for i := range bufs {
+			bufs[i] = make([]byte, offset+2048)
+		}
+		for {
+			n, err := src.Read(bufs, sizes, offset)
+			if err != nil {
+				return
+			}
+			out := make([][]byte, n)
+			for i := range out {
+				out[i] = bufs[i][:offset+sizes[i]]
+			}
+			dst.Write(out, offset)
+		}
+	}
+	wg.Go(func() { pump(devA, devB) })
+	wg.Go(func() { pump(devB, devA) })
+	t.Cleanup(func() { devA.Close(); devB.Close(); wg.Wait() })
+	return a, b
+}
+
+// serve is a program of the user's that listens on loopback.
+func serve(t testing.TB, handle func(net.Conn)) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); handle(c) }()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+func dial(t testing.TB, n *Netstack, network string, addr netip.Addr, port uint16) (net.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := n.DialContext(ctx, network, netip.AddrPortFrom(addr, port))
+	if err == nil {
+		t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+func TestAConnectionToAnOverlayAddressReachesTheProgramOnLoopback(t *testing.T) {
+	a, b := wired(t)
+	port := serve(t, func(c net.Conn) { io.Copy(c, c) })
+	for _, to := range []netip.Addr{addrB4, addrB6} {
+		c, err := dial(t, a, "tcp", to, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := make([]byte, 4<<20)
+		rand.Read(sent)
+		go func() {
+			c.Write(sent)
+			c.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, sent) {
+			t.Fatalf("to %v: %d of %d bytes came back: %v", to, len(got), len(sent), err)
+		}
+	}
+	// And a node reaches its own programs by its overlay address.
+	if c, err := dial(t, b, "tcp", addrB4, port); err != nil {
+		t.Error(err)
+	} else {
+		c.Write([]byte("self"))
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "self" {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+}
+
+func TestAPortWhereNobodyListensIsRefused(t *testing.T) {
+	a, _ := wired(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	l.Close()
+	if _, err := dial(t, a, "tcp", addrB4, port); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestADialEndsWithItsContextAndSaysWhatFailed(t *testing.T) {
+	a, _ := wired(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.DialContext(ctx, "tcp", netip.MustParseAddrPort("100.64.0.99:80")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("to nobody: %v", err)
+	}
+	only4dev, only4 := newStack(t, addrA4)
+	if _, err := only4.DialContext(context.Background(), "tcp", netip.AddrPortFrom(addrB6, 80)); err == nil {
+		t.Error("IPv6 without an address of IPv6 succeeds")
+	} else if !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("IPv6 without an address of IPv6: %v", err)
+	}
+	if _, err := a.DialContext(context.Background(), "sctp", netip.AddrPortFrom(addrB4, 80)); err == nil {
+		t.Error("sctp succeeds")
+	}
+	if _, err := a.DialContext(context.Background(), "tcp", netip.AddrPort{}); err == nil {
+		t.Error("nowhere succeeds")
+	}
+	only4dev.Close()
+	if _, err := only4.DialContext(context.Background(), "tcp", netip.AddrPortFrom(addrB4, 80)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("through a stack that is closed: %v", err)
+	}
+}
+
+func TestUDPFlowsReachTheProgramAndTheAnswerComesBack(t *testing.T) {
+	a, _ := wired(t)
+	program, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	go func() {
+		for b := make([]byte, 1<<16); ; {
+			n, from, err := program.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			program.WriteTo(bytes.ToUpper(b[:n]), from)
+		}
+	}()
+	port := program.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	for _, to := range []netip.Addr{addrB4, addrB6} {
+		for _, size := range []int{3, 1200, 5000} { // the last in fragments
+			c, err := dial(t, a, "udp", to, port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetDeadline(time.Now().Add(patience))
+			c.Write(bytes.Repeat([]byte("x"), size))
+			got := make([]byte, 1<<16)
+			if n, err := c.Read(got); err != nil || string(got[:n]) != strings.Repeat("X", size) {
+				t.Errorf("%d bytes to %v: %d came back, %v", size, to, n, err)
+			}
+		}
+	}
+}
+
+func TestTheFlowsThatPeersCanOpenAreBounded(t *testing.T) {
+	a, b := wired(t)
+	program, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	port := program.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	for range maxUDP {
+		if !b.flows.take(&b.flows.udp, maxUDP) {
+			t.Fatal("full too early")
+		}
+	}
+	defer func() {
+		for range maxUDP {
+			b.flows.giveBack(&b.flows.udp)
+		}
+	}()
+	ask := func() error {
+		c, err := dial(t, a, "udp", addrB4, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write([]byte("x"))
+		program.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		_, err = program.Read(make([]byte, 9))
+		return err
+	}
+	if err := ask(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("one more than there may be: %v", err)
+	}
+	b.flows.giveBack(&b.flows.udp)
+	if err := ask(); err != nil {
+		t.Fatalf("a place is free again: %v", err)
+	}
+	b.flows.take(&b.flows.udp, maxUDP+1)
+
+	for range maxTCP {
+		b.flows.take(&b.flows.tcp, maxTCP)
+	}
+	defer func() {
+		for range maxTCP {
+			b.flows.giveBack(&b.flows.tcp)
+		}
+	}()
+	web := serve(t, func(net.Conn) {})
+	if _, err := dial(t, a, "tcp", addrB4, web); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a connection too many: %v", err)
+	}
+}
+
+// icmpEcho is an IPv4 echo request.
+func icmpEcho(from, to netip.Addr) []byte {
+	p := make([]byte, 20+8+16)
+	p[0] = 0x45
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	p[8], p[9] = 64, 1
+	copy(p[12:], from.AsSlice())
+	copy(p[16:], to.AsSlice())
+	p[20] = 8
+	binary.BigEndian.PutUint16(p[22:], internetChecksum(p[20:]))
+	binary.BigEndian.PutUint16(p[10:], internetChecksum(p[:20]))
+	return p
+}
+
+func internetChecksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	sum = sum>>16 + sum&0xffff
+	return ^uint16(sum>>16 + sum)
+}
+
+// one reads one packet from a device.
+func one(t *testing.T, dev tun.Device) []byte {
+	t.Helper()
+	bufs, sizes := [][]byte{make([]byte, offset+2048)}, []int{0}
+	n, err := dev.Read(bufs, sizes, offset)
+	if n != 1 || err != nil {
+		t.Fatalf("read %d packets, %v", n, err)
+	}
+	return bufs[0][offset : offset+sizes[0]]
+}
+
+func TestEchoRequestsAreAnsweredForTheNodesOwnAddressesOnly(t *testing.T) {
+	dev, n := newStack(t, addrA4)
+	send := func(to netip.Addr) {
+		dev.Write([][]byte{append(make([]byte, offset), icmpEcho(addrB4, to)...)}, offset)
+	}
+	send(addrA4)
+	if p := one(t, dev); p[9] != 1 || p[20] != 0 || netip.AddrFrom4([4]byte(p[16:])) != addrB4 {
+		t.Errorf("not an echo reply: %x", p)
+	}
+	moved := netip.MustParseAddr("100.64.0.50")
+	if err := n.SetAddrs([]netip.Addr{moved}); err != nil {
+		t.Fatal(err)
+	}
+	send(addrA4) // is not ours any more; the answer to the next comes first
+	send(moved)
+	if p := one(t, dev); netip.AddrFrom4([4]byte(p[12:])) != moved {
+		t.Errorf("answered by %v", netip.AddrFrom4([4]byte(p[12:])))
+	}
+}
+
+func TestAChangeOfAddressesLeavesConnectionsOfTheOthersAlone(t *testing.T) {
+	a, b := wired(t)
+	port := serve(t, func(c net.Conn) { io.Copy(c, c) })
+	c, err := dial(t, a, "tcp", addrB4, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetAddrs([]netip.Addr{netip.MustParseAddr("100.64.0.77"), addrB4}); err != nil {
+		t.Fatal(err)
+	}
+	c.Write([]byte("still"))
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "still" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if _, err := dial(t, a, "tcp", netip.MustParseAddr("100.64.0.77"), port); err != nil {
+		t.Errorf("to the new address: %v", err)
+	}
+	if err := b.SetAddrs([]netip.Addr{{}, netip.MustParseAddr("fe80::1%eth0")}); err == nil {
+		t.Error("no address and one with a zone are overlay addresses")
+	}
+}
+
+func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
+	dev, _ := newStack(t, addrA4, addrA6)
+	good := icmpEcho(addrB4, addrA4)
+	var batch [][]byte
+	for i := range 4000 {
+		g := make([]byte, offset+i%200)
+		rand.Read(g)
+		if len(g) > offset+1 {
+			switch i % 3 {
+			case 0:
+				g[offset] = 0x45
+				copy(g[offset:], good[:min(20, len(g)-offset)])
+				if len(g) > offset+9 {
+					g[offset+9] = []byte{6, 17, 1}[i/3%3]
+				}
+			case 1:
+				g[offset] = 0x60
+			}
+		}
+		batch = append(batch, g)
+	}
+	if n, err := dev.Write(batch, offset); n != len(batch) || err != nil {
+		t.Fatal(n, err)
+	}
+	dev.Write([][]byte{append(make([]byte, offset), good...)}, offset)
+	deadline := time.After(patience)
+	found := make(chan bool)
+	go func() {
+		bufs, sizes := [][]byte{make([]byte, offset+2048)}, []int{0}
+		for {
+			if _, err := dev.Read(bufs, sizes, offset); err != nil {
+				return
+			}
+			if p := bufs[0][offset : offset+sizes[0]]; p[0] == 0x45 && p[9] == 1 && p[20] == 0 {
+				found <- true
+				return
+			}
+		}
+	}()
+	select {
+	case <-found:
+	case <-deadline:
+		t.Fatal("no echo reply after garbage")
+	}
+}
+
+func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
+	devA, a := newStack(t, addrA4)
+	ended := make(chan struct{})
+	port := serve(t, func(c net.Conn) { io.Copy(io.Discard, c); close(ended) })
+	c, err := dial(t, a, "tcp", addrA4, port) // to itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write([]byte("x"))
+	devA.Close()
+	devA.Close()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the program's connection was left open")
+	}
+	if _, err := devA.Read([][]byte{make([]byte, 2048)}, make([]int, 1), 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("reading from a closed device: %v", err)
+	}
+	if _, err := devA.Write([][]byte{{0x45}}, 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("writing to a closed device: %v", err)
+	}
+	for range devA.Events() { // ends
+	}
+}
+
+type deaf struct{}
+
+func (deaf) HandleDatagram(weft.LinkID, netip.AddrPort, wire.Class, []byte) {}
+func (deaf) HandleRelayed(weft.Via, weft.NodeID, []byte)                    {}
+func (deaf) Active(weft.NodeID)                                             {}
+
+// tunnelled joins two stacks by two engines over loopback.
+func tunnelled(t testing.TB) (a, b *Netstack) {
+	t.Helper()
+	devA, a := newStack(t, addrA4, addrA6)
+	devB, b := newStack(t, addrB4, addrB6)
+	keys := []key.NodePrivate{key.NewPrivate[key.Node](), key.NewPrivate[key.Node]()}
+	addrs := [][]netip.Addr{{addrA4, addrA6}, {addrB4, addrB6}}
+	engines := make([]*engine.Engine, 2)
+	for i, dev := range []tun.Device{devA, devB} {
+		e, err := engine.New(engine.Config{
+			Key: keys[i], Self: weft.NodeID(i + 1), Device: dev, Handler: deaf{}, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { e.Close() })
+		engines[i] = e
+	}
+	for i, e := range engines {
+		other := 1 - i
+		p := engine.Peer{ID: weft.NodeID(other + 1), Key: keys[other].Public()}
+		for _, addr := range addrs[other] {
+			p.Allowed = append(p.Allowed, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+		if err := e.SetPeers([]engine.Peer{p}); err != nil {
+			t.Fatal(err)
+		}
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), engines[other].Port())
+		e.Learn(p.ID, to)
+		e.SetRoute(p.ID, weft.DirectVia(0, to))
+		if err := e.Up(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+func TestAWebPageIsFetchedThroughTwoEnginesWithoutAnInterface(t *testing.T) {
+	a, _ := tunnelled(t)
+	page := make([]byte, 2<<20)
+	rand.Read(page)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(page) })}
+	go web.Serve(l)
+	defer web.Close()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return a.DialContext(ctx, network, netip.MustParseAddrPort(addr))
+		},
+	}}
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	var wg sync.WaitGroup
+	for _, to := range []netip.Addr{addrB4, addrB6, addrB4} {
+		wg.Go(func() {
+			res, err := client.Get("http://" + netip.AddrPortFrom(to, port).String() + "/")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer res.Body.Close()
+			if got, err := io.ReadAll(res.Body); err != nil || !bytes.Equal(got, page) {
+				t.Errorf("from %v: %d of %d bytes, %v", to, len(got), len(page), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func benchmarkStream(b *testing.B, from *Netstack) {
+	port := serve(b, func(c net.Conn) {
+		io.CopyBuffer(struct{ io.Writer }{io.Discard}, c, make([]byte, 256<<10))
+	})
+	c, err := dial(b, from, "tcp", addrB4, port)
+	if err != nil {
+		b.Fatal(err)
+	}
+	buf := make([]byte, 1<<20)
+	b.SetBytes(int64(len(buf)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkTCPBetweenTwoStacks(b *testing.B) {
+	from, _ := wired(b)
+	benchmarkStream(b, from)
+}
+
+func BenchmarkTCPThroughTwoEngines(b *testing.B) {
+	from, _ := tunnelled(b)
+	benchmarkStream(b, from)
+}
