@@ -80,6 +80,7 @@ const (
 
 // probe is one question of a discovery.
 type probe struct {
+	phase    phase // in which it was asked
 	to       netip.AddrPort
 	change   Change
 	tx       *Transaction // nil until the pace allows it
@@ -90,9 +91,7 @@ type probe struct {
 }
 
 // silent reports whether nothing at all came back.
-func (p *probe) silent() bool {
-	return p.over && !p.answered && p.result.Code == 0 && p.tx.Err() == ErrTimeout
-}
+func (p *probe) silent() bool { return p.over && p.tx.Err() == ErrTimeout }
 
 // NewDiscovery prepares a discovery that begins now.
 func NewDiscovery(now time.Time, cfg DiscoveryConfig) *Discovery {
@@ -196,6 +195,10 @@ func (d *Discovery) step(now time.Time) bool {
 		d.chooseBase()
 		switch {
 		case d.base != nil && (d.untouched(d.base) || !d.cfg.Filtering):
+			// A server held back by the pace stays unasked: it may be the
+			// alternate address itself.
+			d.asked -= len(d.waiting)
+			d.waiting = nil
 			d.phase = filtering
 		case d.asked < len(d.cfg.Servers):
 			if len(d.waiting) > 0 || now.Before(d.staggered()) {
@@ -204,7 +207,7 @@ func (d *Discovery) step(now time.Time) bool {
 			d.ask(d.cfg.Servers[d.asked], 0)
 			d.asked++
 			return true
-		case d.busy():
+		case d.busy(finding):
 			return false
 		default:
 			d.phase = filtering
@@ -215,31 +218,31 @@ func (d *Discovery) step(now time.Time) bool {
 		}
 		return true
 	case filtering:
-		if d.busy() {
+		if d.busy(filtering) {
 			return false
 		}
+		d.phase = mapping
 		if d.base != nil {
 			addr, port := d.base.to.Addr(), d.base.to.Port()
 			d.ask(netip.AddrPortFrom(d.other.Addr(), port), 0) // test II of 4.3
 			d.ask(d.other, 0)                                  // test III
 			d.ask(netip.AddrPortFrom(addr, d.other.Port()), 0) // is the silent one there?
 		}
-		d.phase = mapping
 		return true
 	case mapping:
-		if d.busy() {
+		if d.busy(mapping) {
 			return false
 		}
+		d.phase = comparing
 		if d.Report().Mapping == MappingUnknown {
 			for _, s := range d.cfg.Servers[d.asked:] {
 				d.ask(s, 0)
 			}
 			d.asked = len(d.cfg.Servers)
 		}
-		d.phase = comparing
 		return true
 	case comparing:
-		if d.busy() {
+		if d.busy(finding) && d.Report().Mapping == MappingUnknown {
 			return false
 		}
 		d.phase = finished
@@ -247,15 +250,17 @@ func (d *Discovery) step(now time.Time) bool {
 	return false
 }
 
-// busy reports whether a question is open or held back.
-func (d *Discovery) busy() bool {
-	return len(d.waiting) > 0 || slices.ContainsFunc(d.probes, func(p *probe) bool { return !p.over })
+// busy reports whether a question of that phase or a later one is open or held
+// back: a dead server, asked while finding, must not hold up the tests.
+func (d *Discovery) busy(since phase) bool {
+	open := func(p *probe) bool { return !p.over && p.phase >= since }
+	return slices.ContainsFunc(d.waiting, open) || slices.ContainsFunc(d.probes, open)
 }
 
 // ask queues a question, unless the same was asked before.
 func (d *Discovery) ask(to netip.AddrPort, change Change) {
 	if d.find(to, change) == nil {
-		d.waiting = append(d.waiting, &probe{to: to, change: change})
+		d.waiting = append(d.waiting, &probe{phase: d.phase, to: to, change: change})
 	}
 }
 

@@ -25,10 +25,13 @@ func discover(t testing.TB, w *world, servers ...netip.AddrPort) (Report, time.D
 		starts = append(starts, at)
 	}
 	slices.SortFunc(starts, time.Time.Compare)
-	for i := 10; i < len(starts); i++ {
-		if starts[i].Sub(starts[i-10]) < time.Second {
-			t.Errorf("more than ten transactions in a second")
+	for i := 1; i < len(starts); i++ {
+		if gap := starts[i].Sub(starts[i-1]); gap < time.Second/10 {
+			t.Errorf("transactions begun within %v: more than ten a second", gap)
 		}
+	}
+	if w.twice != nil {
+		t.Errorf("asked more than once: %v", w.twice)
 	}
 	return r, took
 }
@@ -90,6 +93,18 @@ func TestServersWithOneAddressEachTellTheMapping(t *testing.T) {
 	}
 }
 
+func TestADeadServerHardlyHoldsUpTheOthers(t *testing.T) {
+	w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent).four(&twoAddresses)
+	d := NewDiscovery(w.now, DiscoveryConfig{
+		Servers: []netip.AddrPort{ap("198.51.100.9:9"), server4}, Filtering: true,
+		Transaction: TransactionConfig{RTO: 10 * time.Second}, // nothing else wakes it up
+	})
+	r, took := w.run(d)
+	if r.Mapping != MappingEndpointIndependent || r.Filtering != FilteringEndpointIndependent || took > 2*time.Second {
+		t.Errorf("found %v, %v after %v", r.Mapping, r.Filtering, took)
+	}
+}
+
 func TestASingleAddressServerBesideARealOneIsNoHindrance(t *testing.T) {
 	plain := ap("198.51.100.1:3478")
 	for _, mapping := range allMappings {
@@ -115,16 +130,68 @@ func TestListingBothAddressesOfAServerDoesNotOpenTheFilter(t *testing.T) {
 	}
 }
 
-func TestAFilterThatWasOpenedBeforeIsNotJudged(t *testing.T) {
-	// Another service on the alternate address comes first in the list.
-	first := netip.AddrPortFrom(twoAddresses.IPv4.Alternate.Addr(), 9999)
-	for _, mapping := range allMappings {
-		for _, filtering := range allFilterings {
-			w := newWorld(mapping, filtering).four(&twoAddresses).single(first)
-			if r, _ := discover(t, w, first, server4); r.Mapping != mapping || r.Filtering != FilteringUnknown {
-				t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
-			}
+// A slow server's answer comes while the next one, its own alternate address, is
+// held back by the pace.
+func TestAServerHeldBackDoesNotOpenTheFilter(t *testing.T) {
+	plain := ap("198.51.100.1:3478")
+	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4, plain, twoAddresses.IPv4.Alternate}, Filtering: true})
+	first, _, _, _ := d.Poll(epoch)
+	now := epoch.Add(discoveryStagger)
+	var second []byte
+	for {
+		pkt, to, _, _ := d.Poll(now)
+		if pkt == nil {
+			break
 		}
+		if to == plain {
+			second = pkt
+		}
+	}
+	if second == nil {
+		t.Fatal("the second server was not asked")
+	}
+	now = now.Add(time.Millisecond)
+	reply, _ := (&Responder{}).Respond(nil, second, client4, plain)
+	d.Handle(now, reply.Packet, plain)
+	if pkt, to, _, _ := d.Poll(now); pkt != nil {
+		t.Fatalf("%v was asked at once, faster than the pace", to)
+	}
+	reply, _ = twoAddresses.Respond(nil, first, client4, server4)
+	d.Handle(now, reply.Packet, server4)
+	now = now.Add(time.Second)
+	for {
+		pkt, to, _, _ := d.Poll(now)
+		if pkt == nil {
+			break
+		}
+		if m := mustParse(t, pkt); to != server4 && to != plain || to == server4 && m.ID != mustParse(t, first).ID && m.Change == 0 {
+			t.Errorf("asked %v, change %d, before the filtering tests", to, m.Change)
+		}
+	}
+}
+
+func TestAFilterThatWasOpenedBeforeIsNotJudged(t *testing.T) {
+	p, q := twoAddresses.IPv4.Primary, twoAddresses.IPv4.Alternate
+	second := Responder{IPv4: Alternates{ap("198.51.100.1:3478"), ap("198.51.100.2:3479")}}
+	for name, first := range map[string]netip.AddrPort{
+		"another service of the alternate address": netip.AddrPortFrom(q.Addr(), 9999),
+		"the alternate port":                       netip.AddrPortFrom(p.Addr(), q.Port()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, mapping := range allMappings {
+				for _, filtering := range allFilterings {
+					w := newWorld(mapping, filtering).four(&twoAddresses).single(first)
+					if r, _ := discover(t, w, first, server4); r.Mapping != mapping || r.Filtering != FilteringUnknown {
+						t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+					}
+					// Another server, not tainted, comes to the rescue.
+					w = newWorld(mapping, filtering).four(&twoAddresses).single(first).four(&second)
+					if r, _ := discover(t, w, first, server4, second.IPv4.Primary); r.Mapping != mapping || r.Filtering != filtering {
+						t.Errorf("%v, %v, with a second server: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -212,13 +279,29 @@ func TestAServerThatDoesNotHonourChangesTellsNothingOfTheFilter(t *testing.T) {
 			return r, ok
 		},
 		"refuses": serverOf(&Responder{}),
+		"changes its port only": func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+			if m, _ := Parse(req); m.Change&ChangeIP != 0 {
+				return (&Responder{}).Respond(nil, req, from, local)
+			}
+			return twoAddresses.Respond(nil, req, from, local)
+		},
+		"answers nonsense": func(req []byte, from, local netip.AddrPort) (Reply, bool) {
+			b := newReply(nil, ClassSuccess, req)
+			b.address(AttrXORMappedAddress, from)
+			b.head(0x7f01, 0)
+			return Reply{b.done(), local, from}, true
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filtering := range allFilterings {
 				w := newWorld(MappingEndpointIndependent, filtering).four(&twoAddresses)
 				w.servers[server4] = ignore(change)
 				r, _ := discover(t, w, server4)
-				if r.Mapping != MappingEndpointIndependent || r.Filtering != FilteringUnknown {
+				want := FilteringUnknown
+				if name == "changes its port only" && filtering == FilteringAddressAndPortDependent {
+					want = filtering // the port is filtered, so the address is
+				}
+				if r.Mapping != MappingEndpointIndependent || r.Filtering != want {
 					t.Errorf("%v: found %v, %v", filtering, r.Mapping, r.Filtering)
 				}
 			}

@@ -125,7 +125,6 @@ func parse(b []byte, classic bool) (Message, error) {
 				return Message{}, ErrFingerprint
 			}
 			m.hasFingerprint = true
-			m.end = min(m.end, at)
 			continue
 		}
 		// What follows an integrity attribute is not covered by it and is

@@ -287,10 +287,10 @@ func TestWhatFollowsTheIntegrityIsIgnored(t *testing.T) {
 }
 
 func TestNothingMayFollowTheFingerprint(t *testing.T) {
-	b := append(AppendFingerprint(message(t, 0x0101, "")), 0x80, 0x22, 0, 0)
-	binary.BigEndian.PutUint16(b[2:], uint16(len(b)-headerLen))
-	if _, err := Parse(b); err == nil {
-		t.Error("accepted")
+	b := message(t, 0x0101, "8028 0004 00000000 8022 0000")
+	binary.BigEndian.PutUint32(b[headerLen+4:], fingerprint(b[:headerLen]))
+	if _, err := Parse(b); !errors.Is(err, ErrMalformed) {
+		t.Errorf("Parse: %v", err)
 	}
 }
 

@@ -86,6 +86,14 @@ type world struct {
 	flight []flight
 	asked  []netip.AddrPort            // whom the client sent to, in order, without repetition
 	begun  map[TransactionID]time.Time // when each transaction was first heard of
+	told   map[question]bool
+	twice  []question // asked in more than one transaction
+}
+
+// question is what a transaction asks.
+type question struct {
+	to     netip.AddrPort
+	change Change
 }
 
 // flight is a packet on its way to the client.
@@ -102,6 +110,7 @@ func newWorld(mapping Mapping, filtering Filtering) *world {
 		rand:    rand.New(rand.NewPCG(1, 2)),
 		now:     epoch,
 		begun:   map[TransactionID]time.Time{},
+		told:    map[question]bool{},
 	}
 }
 
@@ -133,6 +142,12 @@ func (w *world) send(pkt []byte, to netip.AddrPort) {
 	id := TransactionID(pkt[8:headerLen])
 	if w.begun[id].IsZero() {
 		w.begun[id] = w.now
+		m, _ := Parse(pkt)
+		q := question{to, m.Change}
+		if w.told[q] {
+			w.twice = append(w.twice, q)
+		}
+		w.told[q] = true
 	}
 	m := w.nat.outbound(to)
 	server := w.servers[to]

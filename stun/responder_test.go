@@ -318,6 +318,11 @@ func TestALongRequestHasRoomForOurName(t *testing.T) {
 	if m.Software() != "weft" || m.Origin != server4 {
 		t.Errorf("Software %q, origin %v", m.Software(), m.Origin)
 	}
+	for _, local := range []netip.AddrPort{{}, ap("0.0.0.0:3478"), ap("[::]:3478")} {
+		if _, m := respond(t, &r, AppendBindingRequest(nil, testID, Request{Padding: 100}), client6, local); m.Origin.IsValid() {
+			t.Errorf("at %v, which is no address, the origin is %v", local, m.Origin)
+		}
+	}
 }
 
 func TestAnsweringAllocatesNothing(t *testing.T) {

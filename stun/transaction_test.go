@@ -157,7 +157,9 @@ func TestWhatIsNotTheAnswerIsLeftToOthers(t *testing.T) {
 	if _, ok := tx.Handle(epoch, good.Packet, ap("[::ffff:192.0.2.1]:3478")); !ok {
 		t.Error("the answer itself, through a dual-stack socket, was not taken")
 	}
-	if _, ok := NewTransaction(epoch, server4, TransactionConfig{}).Handle(epoch, good.Packet, server4); ok {
+	unasked := NewTransaction(epoch, server4, TransactionConfig{})
+	copy(good.Packet[8:], unasked.id[:])
+	if _, ok := unasked.Handle(epoch, good.Packet, server4); ok {
 		t.Error("an answer before the question")
 	}
 }
