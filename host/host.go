@@ -47,6 +47,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 )
@@ -121,4 +122,19 @@ func (c ResolverConfig) logger() *slog.Logger {
 		return c.Logger
 	}
 	return slog.Default()
+}
+
+// sentence joins errors, as errors.Join does, but in one line.
+func sentence(errs ...error) error {
+	var out error
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case out == nil:
+			out = err
+		default:
+			out = fmt.Errorf("%w; %w", out, err)
+		}
+	}
+	return out
 }

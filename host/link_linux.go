@@ -65,7 +65,7 @@ func ConfigureLink(name string, addrs, routes []netip.Prefix, mtu int) error {
 	}
 	v4 := reconcileFamily(link, netlink.FAMILY_V4, addrs, routes)
 	v6 := reconcileFamily(link, netlink.FAMILY_V6, addrs, routes)
-	if err := errors.Join(v4, v6); err != nil {
+	if err := sentence(v4, v6); err != nil {
 		return fmt.Errorf("configure %s: %w", name, err)
 	}
 	return nil
@@ -227,8 +227,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 }
 
 // isIPv6Off: EACCES is the kernel's answer for an address on a link with
-// disable_ipv6, ENODEV or EINVAL for a route over it, the others come from a kernel
-// that was started without IPv6.
+// disable_ipv6, the others come from a kernel that was started without IPv6.
 func isIPv6Off(err error) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)
 }

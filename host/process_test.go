@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		helpLock()
 	case "resolver":
 		helpResolver()
+	case "names":
+		helpNames()
 	}
 	os.Exit(2)
 }

@@ -76,8 +76,9 @@ type Resolver struct {
 	env *resolverEnv
 	cfg ResolverConfig
 
-	mu    sync.Mutex
-	saved *savedResolver // nil once closed
+	mu     sync.Mutex
+	saved  *savedResolver // nil once closed
+	closed bool
 }
 
 // savedResolver is the record in the state directory: all that it takes to undo.
@@ -139,6 +140,9 @@ func (c ResolverConfig) check() error {
 func (r *Resolver) Refresh(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return errors.New("wire the resolver: it was taken out for good")
+	}
 	prior, err := loadResolver(r.cfg.StateDir)
 	if err != nil {
 		return err
@@ -153,16 +157,16 @@ func (r *Resolver) Refresh(ctx context.Context) error {
 		if err == nil {
 			if len(failed) > 0 {
 				r.cfg.logger().Warn("the owner of resolv.conf would not route the overlay's domain, took the next way",
-					"way", mode, "err", errors.Join(failed...))
+					"way", mode, "err", sentence(failed...))
 			}
 			return nil
 		}
 		failed = append(failed, err)
 		if prior, err = loadResolver(r.cfg.StateDir); err != nil {
-			return errors.Join(append(failed, err)...)
+			return sentence(append(failed, err)...)
 		}
 	}
-	return errors.Join(failed...)
+	return sentence(failed...)
 }
 
 // wire tries one mode and undoes what the attempt left if it fails.
@@ -205,7 +209,7 @@ func (r *Resolver) wire(ctx context.Context, mode resolverMode, prior *savedReso
 	}
 	err = fmt.Errorf("wire the resolver by way of %s: %w", mode, err)
 	if recorded {
-		err = errors.Join(err, repairResolver(r.env, r.cfg.StateDir))
+		err = sentence(err, repairResolver(r.env, r.cfg.StateDir))
 	}
 	return err
 }
@@ -318,6 +322,7 @@ func (r *Resolver) Upstreams() []netip.AddrPort {
 func (r *Resolver) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.closed = true
 	if r.saved == nil {
 		return nil
 	}

@@ -10,13 +10,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 // machine is a root directory with an /etc and a /run, and a state directory.
@@ -205,6 +203,9 @@ func TestResolvConfIsPutBackAsItWas(t *testing.T) {
 			if err := r.Close(); err != nil {
 				t.Errorf("closing again: %v", err)
 			}
+			if r.Refresh(t.Context()) == nil {
+				t.Error("put in place again after its end")
+			}
 		})
 	}
 }
@@ -314,142 +315,6 @@ func TestWhatAKilledProcessLeftIsPutBackByTheNext(t *testing.T) {
 	}
 }
 
-func TestAFileThatSomebodyElseWroteMeanwhileStays(t *testing.T) {
-	const theirs = "# dhclient\nnameserver 198.51.100.1\n"
-	for _, tc := range resolvConfs() {
-		t.Run(tc.name, func(t *testing.T) {
-			m := newMachine(t)
-			tc.make(m)
-			r := m.mustConfigure(modeFile)
-			m.write(resolvConfPath, theirs)
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if got := m.read(resolvConfPath); got != theirs {
-				t.Errorf("the file holds %q", got)
-			}
-			if names := namesIn(t, m.path("/etc")); names != "resolv.conf" {
-				t.Errorf("left behind: %s", names)
-			}
-		})
-	}
-}
-
-func TestALinkThatSomebodyElseMadeMeanwhileStays(t *testing.T) {
-	m := newMachine(t)
-	m.write(resolvConfPath, "nameserver 192.0.2.1\n")
-	r := m.mustConfigure(modeFile)
-	m.must(os.Remove(m.path(resolvConfPath)))
-	m.write("/etc/other", "nameserver 198.51.100.1\n")
-	m.link("other", resolvConfPath)
-	m.must(r.Close())
-	if target, err := os.Readlink(m.path(resolvConfPath)); target != "other" {
-		t.Errorf("the link leads to %q, %v", target, err)
-	}
-}
-
-func TestFromAFileThatSomebodyEditedOnlyOurLinesAreTaken(t *testing.T) {
-	m := newMachine(t)
-	m.write(resolvConfPath, "search home.example\nnameserver 192.0.2.1\n")
-	r := m.mustConfigure(modeFile)
-	edited := m.read(resolvConfPath) + "options timeout:1\n"
-	m.write(resolvConfPath, edited)
-	m.must(r.Refresh(t.Context()))
-	if got := m.read(resolvConfPath); got != edited {
-		t.Errorf("an edited file that still asks us was changed to %q", got)
-	}
-	m.must(r.Close())
-	want := "nameserver 192.0.2.1\nsearch home.example\noptions timeout:1\n"
-	if diff := cmp.Diff(want, m.read(resolvConfPath)); diff != "" {
-		t.Errorf("resolv.conf (-want +got):\n%s", diff)
-	}
-}
-
-func TestARefreshTakesOverWhatADHCPClientWrote(t *testing.T) {
-	m := newMachine(t)
-	m.write(resolvConfPath, "nameserver 192.0.2.1\n")
-	r := m.mustConfigure(modeFile)
-	wired := m.tree()
-	m.must(r.Refresh(t.Context()))
-	if diff := cmp.Diff(wired, m.tree()); diff != "" {
-		t.Errorf("a refresh with nothing to do changed (-before +after):\n%s", diff)
-	}
-
-	const lease = "nameserver 198.51.100.1\n"
-	m.write(resolvConfPath, lease)
-	m.must(r.Refresh(t.Context()))
-	if got := m.firstServer(); got != "100.64.0.7" {
-		t.Errorf("the first server is %q", got)
-	}
-	if diff := cmp.Diff([]string{"198.51.100.1:53"}, upstreamsOf(r)); diff != "" {
-		t.Errorf("upstreams (-want +got):\n%s", diff)
-	}
-	m.must(r.Close())
-	if got := m.read(resolvConfPath); got != lease {
-		t.Errorf("the file holds %q", got)
-	}
-}
-
-func upstreamsOf(r *Resolver) []string {
-	var out []string
-	for _, u := range r.Upstreams() {
-		out = append(out, u.String())
-	}
-	return out
-}
-
-func TestAFileOfOursWithoutARecordIsNotTakenForTheMachinesOwn(t *testing.T) {
-	const former = "nameserver 192.0.2.1\n"
-	for _, tc := range []struct {
-		name   string
-		backup bool
-	}{{"with its backup", true}, {"without", false}} {
-		t.Run(tc.name, func(t *testing.T) {
-			m := newMachine(t)
-			m.write(resolvConfPath, former)
-			m.mustConfigure(modeFile)
-			m.must(dropResolver(m.state))
-			if !tc.backup {
-				m.must(os.Remove(m.path(resolvConfPath + ".before-weft0")))
-			}
-			m.must(m.mustConfigure(modeFile).Close())
-			if got := m.read(resolvConfPath); got != former {
-				t.Errorf("the file holds %q, want %q", got, former)
-			}
-			if names := namesIn(t, m.path("/etc")); names != "resolv.conf" {
-				t.Errorf("left behind: %s", names)
-			}
-		})
-	}
-}
-
-func TestTwoOverlaysChainAndTheFileSurvivesEitherOrderOfLeaving(t *testing.T) {
-	const former = "nameserver 192.0.2.1\n"
-	for _, firstLeavesFirst := range []bool{true, false} {
-		m := newMachine(t)
-		m.env.linkIndex = func(name string) (int, bool, error) { return 1, name == "weft0" || name == "weft1", nil }
-		m.write(resolvConfPath, former)
-		first := m.mustConfigure(modeFile)
-		cfg := testResolverConfig(t.TempDir())
-		cfg.Interface, cfg.Server, cfg.Domains = "weft1", netip.MustParseAddr("10.1.0.1"), []string{"other.internal"}
-		second, err := configureResolver(t.Context(), m.env, cfg)
-		m.must(err)
-		if diff := cmp.Diff([]string{"100.64.0.7:53", "192.0.2.1:53"}, upstreamsOf(second)); diff != "" {
-			t.Errorf("the second asks (-want +got):\n%s", diff)
-		}
-		order := []*Resolver{first, second}
-		if !firstLeavesFirst {
-			slices.Reverse(order)
-		}
-		for _, r := range order {
-			m.must(r.Close())
-		}
-		if got := m.read(resolvConfPath); got != former {
-			t.Errorf("first leaves first: %v: the file holds %q", firstLeavesFirst, got)
-		}
-	}
-}
-
 func TestUpstreamsFollowTheFileBehindALink(t *testing.T) {
 	m := newMachine(t)
 	m.must(os.MkdirAll(m.path("/run/NetworkManager"), 0o755))
@@ -489,143 +354,6 @@ func TestANamespaceWithoutAFileOfItsOwnLeavesTheMachinesAlone(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, m.tree()); diff != "" {
 		t.Errorf("changed (-before +after):\n%s", diff)
-	}
-}
-
-// mountOver does what ip netns exec does: it puts another file over a path, links
-// followed.
-func (m *machine) mountOver(p, text string) (under string) {
-	m.Helper()
-	under = filepath.Join(m.T.TempDir(), "resolv.conf")
-	m.must(os.WriteFile(under, []byte(text), 0o644))
-	m.must(unix.Mount(under, m.path(p), "", unix.MS_BIND, ""))
-	m.Cleanup(func() { _ = unix.Unmount(m.path(p), unix.MNT_DETACH) })
-	return under
-}
-
-func TestAMountedFileIsWrittenInPlaceAndTheMachinesIsNotTouched(t *testing.T) {
-	inMountNamespace(t)
-	const machines, mounted = "nameserver 192.0.2.1\n", "search lab\nnameserver 10.0.0.1\n# the namespace's\n"
-	for _, tc := range []struct {
-		name string
-		make func(*machine)
-		at   string // where the machine's file is
-		hide bool   // from the mount table
-	}{
-		{"over a file", func(m *machine) { m.write(resolvConfPath, machines) }, resolvConfPath, false},
-		{"over a file, and the table does not show it", func(m *machine) { m.write(resolvConfPath, machines) }, resolvConfPath, true},
-		{"over what a link leads to", func(m *machine) {
-			m.write(resolvedStub, machines)
-			m.link("../run/systemd/resolve/stub-resolv.conf", resolvConfPath)
-		}, resolvedStub, false},
-	} {
-		m := newMachine(t)
-		tc.make(m)
-		m.env.foreign = func() bool { return !tc.hide }
-		under := m.mountOver(resolvConfPath, mounted)
-		if tc.hide {
-			m.env.mountPoint = func(string) (bool, error) { return false, nil }
-		}
-		before := m.tree()
-		r := m.mustConfigure(modeFile)
-		if got := m.firstServer(); got != "100.64.0.7" {
-			t.Errorf("%s: the first server is %q", tc.name, got)
-		}
-		if diff := cmp.Diff([]string{"10.0.0.1:53"}, upstreamsOf(r)); diff != "" {
-			t.Errorf("%s: upstreams (-want +got):\n%s", tc.name, diff)
-		}
-		if names := namesIn(t, m.path("/etc")); names != "resolv.conf" {
-			t.Errorf("%s: in the machine's /etc there is now %s", tc.name, names)
-		}
-		m.must(r.Refresh(t.Context()))
-
-		// Killed between writing and shortening, on the way in and on the way out.
-		s, err := loadResolver(m.state)
-		m.must(err)
-		for _, torn := range [][]byte{overlay(s.File.Written, s.File.Content), overlay(s.File.Content, s.File.Written)} {
-			m.must(os.WriteFile(m.path(resolvConfPath), torn, 0o644))
-			m.repair()
-			if got := m.read(resolvConfPath); got != mounted {
-				t.Errorf("%s: after the repair the file holds %q", tc.name, got)
-			}
-			m.must(saveResolver(m.state, s))
-		}
-		m.must(os.WriteFile(m.path(resolvConfPath), s.File.Written, 0o644))
-
-		// Somebody edits it; it is taken out without them losing that.
-		m.must(os.WriteFile(m.path(resolvConfPath), append(slices.Clone(s.File.Written), "options debug\n"...), 0o644))
-		m.repair()
-		if got := m.read(resolvConfPath); strings.Contains(got, "100.64.0.7") || !strings.Contains(got, "options debug") {
-			t.Errorf("%s: after the repair of an edited file it holds %q", tc.name, got)
-		}
-		m.must(os.WriteFile(m.path(resolvConfPath), []byte(mounted), 0o644))
-
-		// Without the mount the record is about another file and stays.
-		r = m.mustConfigure(modeFile)
-		m.must(unix.Unmount(m.path(resolvConfPath), 0))
-		m.repair()
-		if got := m.read(tc.at); got != machines {
-			t.Errorf("%s: the machine's file holds %q", tc.name, got)
-		}
-		if names := namesIn(t, m.state); names != resolverState {
-			t.Errorf("%s: the state directory holds %q", tc.name, names)
-		}
-		m.must(unix.Mount(under, m.path(resolvConfPath), "", unix.MS_BIND, ""))
-		m.must(r.Close())
-		if diff := cmp.Diff(before, m.tree()); diff != "" {
-			t.Errorf("%s: after all (-before +after):\n%s", tc.name, diff)
-		}
-	}
-}
-
-func TestAFullDiskNeverLeavesTheMachineWithoutAResolver(t *testing.T) {
-	disk := smallDisk(t)
-	m := newMachine(t)
-	m.root = filepath.Join(disk, "root")
-	m.env.root = m.root
-	m.must(os.MkdirAll(m.path("/etc"), 0o755))
-	const former = "nameserver 192.0.2.1\n"
-	m.write(resolvConfPath, former)
-
-	// Full before: nothing changes.
-	fill(t, disk)
-	if _, err := m.configure(); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("a full disk: got %v", err)
-	}
-	if got := m.read(resolvConfPath); got != former {
-		t.Errorf("the file holds %q", got)
-	}
-	if names := namesIn(t, m.path("/etc")) + namesIn(t, m.state); names != "resolv.conf" {
-		t.Errorf("left behind: %s", names)
-	}
-	// Full meanwhile: putting it back takes no room.
-	m.must(os.Remove(filepath.Join(disk, "filler")))
-	r := m.mustConfigure(modeFile)
-	fill(t, disk)
-	m.must(r.Close())
-	if got := m.read(resolvConfPath); got != former {
-		t.Errorf("the file holds %q", got)
-	}
-	// The state directory is on the same disk, and there is room for the record and
-	// for nothing else.
-	m.state = filepath.Join(disk, "root", "state")
-	m.must(os.Mkdir(m.state, 0o700))
-	if _, err := m.configure(); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("a disk that fills up: got %v", err)
-	}
-	if got := m.read(resolvConfPath); got != former {
-		t.Errorf("the file holds %q", got)
-	}
-	if names := namesIn(t, m.path("/etc")) + namesIn(t, m.state); names != "resolv.conf" {
-		t.Errorf("left behind: %s", names)
-	}
-	// Not even for that.
-	fill(t, disk)
-	if _, err := m.configure(); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "the disk is full") {
-		t.Errorf("a full disk under the state directory: got %v", err)
-	}
-	if got := m.read(resolvConfPath); got != former {
-		t.Errorf("the file holds %q", got)
 	}
 }
 
