@@ -17,7 +17,6 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 
 	"weft"
-	"weft/wire"
 )
 
 // A bind is the conn.Bind under the device: upstream's sockets, with routes on the way out and a sieve on the
@@ -47,25 +46,25 @@ func newBind(e *Engine, sockets conn.Bind) *bind {
 // anyPortTries bounds the search for a port that is free for both address families.
 const anyPortTries = 100
 
-// listen opens the sockets.
-func (b *bind) listen(port uint16) error {
+// listen opens the sockets. Where the kernel has no IPv6, upstream opens the IPv4 socket alone and forgets its
+// port: it has to be known beforehand.
+func (b *bind) listen(want uint16) error {
+	port := want
 	for range anyPortTries {
 		recv, actual, err := b.inner.Open(port)
-		if err == nil && actual != 0 {
-			b.recv, b.port = recv, actual
-			return nil
-		}
-		if err == nil {
-			// Upstream forgets the port of the IPv4 socket where the kernel has no IPv6: take one that is
-			// known beforehand.
+		switch {
+		case err == nil && actual == 0 && port == 0:
 			b.inner.Close()
-			port, err = freePort()
-			if err == nil {
-				continue
+			if port, err = freePort(); err != nil {
+				return err
 			}
-		}
-		if port != 0 || !errors.Is(err, syscall.EADDRINUSE) {
+		case err == nil:
+			b.recv, b.port = recv, max(port, actual)
+			return nil
+		case want != 0 || !errors.Is(err, syscall.EADDRINUSE):
 			return err
+		default:
+			port = 0 // somebody was faster
 		}
 	}
 	return syscall.EADDRINUSE
@@ -179,11 +178,27 @@ func (b *bind) socket(bufs [][]byte, ep *conn.StdNetEndpoint) error {
 	default:
 	}
 	var gso conn.ErrUDPGSODisabled
-	if errors.As(err, &gso) {
+	switch {
+	case errors.As(err, &gso):
 		b.e.quiet.say(slog.LevelInfo, "gso", "UDP segmentation offload does not work here: sending without", "err", err)
 		return gso.RetryErr
+	case len(bufs) > 1 && (errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.EINVAL)):
+		return b.singly(bufs, ep)
 	}
 	return err
+}
+
+// singly sends a batch one by one. Linux fragments a datagram that is longer than what the path takes, but
+// refuses a batch of such to its segmentation offload (EMSGSIZE, and EINVAL before Linux 6). Packets of the
+// batch that went out before the refusal go out twice; WireGuard takes data packets once.
+func (b *bind) singly(bufs [][]byte, ep *conn.StdNetEndpoint) error {
+	var firstErr error
+	for i := range bufs {
+		if err := b.inner.Send(bufs[i:i+1], ep); err != nil && firstErr == nil {
+			firstErr = err
+		}
+	}
+	return firstErr
 }
 
 // Send is called by the device. It reports no failure: see the package comment.
@@ -319,147 +334,3 @@ func carriesData(bufs [][]byte) bool {
 	}
 	return false
 }
-
-// receiver wraps the receiver of one socket. It does not return before it has something, or the sockets are
-// closed: upstream ends a receiver for good that fails too often.
-func (b *bind) receiver(inner conn.ReceiveFunc) conn.ReceiveFunc {
-	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
-		for {
-			n, err := inner(bufs, sizes, eps)
-			if err == nil {
-				b.sieve(bufs[:n], sizes, eps)
-				return n, nil
-			}
-			if closed(err) {
-				return 0, err
-			}
-			b.e.quiet.say(slog.LevelWarn, "receive", "receiving from the UDP socket failed", "err", err)
-			select {
-			case <-b.done:
-				return 0, net.ErrClosed
-			case <-time.After(receiveRetry):
-			}
-		}
-	}
-}
-
-// receiveRetry is the pause after a failing receive: long enough to leave the processor alone, short enough
-// not to be felt as an outage.
-const receiveRetry = 50 * time.Millisecond
-
-// sieve leaves WireGuard packets to the device, each with the endpoint of its peer where that is known, and
-// takes out all else.
-func (b *bind) sieve(bufs [][]byte, sizes []int, eps []conn.Endpoint) {
-	var r run
-	for i, buf := range bufs {
-		if sizes[i] == 0 {
-			continue
-		}
-		ep, ok := eps[i].(*conn.StdNetEndpoint)
-		if !ok {
-			sizes[i] = 0
-			continue
-		}
-		packet := buf[:sizes[i]]
-		switch wire.Classify(packet) {
-		case wire.ClassWireGuard:
-			if r.from != ep.AddrPort {
-				r.flush(b.e)
-				r = run{from: ep.AddrPort, source: b.e.source(ep.AddrPort)}
-			}
-			if r.peer != nil {
-				eps[i] = r.peer
-				r.add(packet)
-			}
-			b.e.called(packet, ep.AddrPort, r.source)
-			continue
-		case wire.ClassSTUN:
-			b.e.handler.HandleDatagram(0, unmap(ep.AddrPort), wire.ClassSTUN, packet)
-		case wire.ClassWeft:
-			kind, ok := wire.KindOf(packet)
-			switch {
-			case !ok:
-				b.e.drops.strange.Add(1)
-			case kind != wire.KindData:
-				b.e.handler.HandleDatagram(0, unmap(ep.AddrPort), wire.ClassWeft, packet)
-			default:
-				if src, payload, ok := b.relayed(unmap(ep.AddrPort), packet); ok {
-					if r.way != src.way {
-						r.flush(b.e)
-						r = run{source: src}
-					}
-					sizes[i] = copy(buf, payload)
-					eps[i] = src.peer
-					r.add(buf[:sizes[i]])
-					b.e.called(buf[:sizes[i]], netip.AddrPort{}, src)
-					continue
-				}
-			}
-		default:
-			b.e.drops.strange.Add(1)
-		}
-		sizes[i] = 0
-	}
-	r.flush(b.e)
-}
-
-// relayed takes a data frame apart. It returns a WireGuard packet for the device; a peer frame goes to the
-// handler.
-func (b *bind) relayed(from netip.AddrPort, frame []byte) (source, []byte, bool) {
-	id, payload, err := wire.ParseData(frame)
-	if err != nil {
-		b.e.drops.strange.Add(1)
-		return source{}, nil, false
-	}
-	r := b.e.relays.Load().byUDP[from]
-	if r == nil {
-		b.e.drops.notRelay.Add(1)
-		return source{}, nil, false
-	}
-	via := weft.Via{Method: weft.RelayUDP, Relay: r.id}
-	src, ok := b.e.relaySource(id, via)
-	return src, payload, ok && b.fromRelay(src, via, payload)
-}
-
-// fromRelay reports whether a datagram that came through a relay is for the device, and deals with it
-// otherwise.
-func (b *bind) fromRelay(src source, via weft.Via, payload []byte) bool {
-	switch wire.Classify(payload) {
-	case wire.ClassWireGuard:
-		return true
-	case wire.ClassWeft:
-		if kind, ok := wire.KindOf(payload); ok && kind == wire.KindPeer {
-			b.e.handler.HandleRelayed(via, src.peer.id, payload)
-			return false
-		}
-	}
-	b.e.drops.strange.Add(1)
-	return false
-}
-
-// A run is a stretch of packets of one batch that came the same way: counted together.
-type run struct {
-	from netip.AddrPort // of a direct run
-	source
-	packets, bytes uint64
-	data           bool
-}
-
-func (r *run) add(packet []byte) {
-	r.packets++
-	r.bytes += uint64(len(packet))
-	r.data = r.data || packet[0] == device.MessageTransportType && len(packet) > device.MessageKeepaliveSize
-}
-
-func (r *run) flush(e *Engine) {
-	if r.packets == 0 {
-		return
-	}
-	r.way.rxPackets.Add(r.packets)
-	r.way.rxBytes.Add(r.bytes)
-	if r.data {
-		e.touch(r.peer)
-	}
-}
-
-func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

@@ -3,7 +3,9 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 
@@ -157,6 +159,77 @@ func TestHandshakesBeginAndKeepalivesDoNotMakeActive(t *testing.T) {
 	n.bind.Send([][]byte{initiation}, p)
 	if got := n.seen.activeCount(2); got != 1 {
 		t.Fatalf("a handshake that was begun made the peer active %d times", got)
+	}
+}
+
+// narrow is a path that is too narrow for segmentation offload.
+type narrow struct {
+	conn.Bind
+	err  error
+	sent []string
+}
+
+func (n *narrow) Send(bufs [][]byte, _ conn.Endpoint) error {
+	if len(bufs) > 1 {
+		return n.err
+	}
+	n.sent = append(n.sent, string(bufs[0]))
+	return nil
+}
+
+func TestABatchThatIsTooLongForThePathGoesOneByOne(t *testing.T) {
+	for _, err := range []error{syscall.EMSGSIZE, syscall.EINVAL} {
+		s := &narrow{Bind: conn.NewStdNetBind(), err: os.NewSyscallError("sendmmsg", err)}
+		n := stillOn(t, 1, s)
+		mustSetPeers(t, n, Peer{ID: 2, Key: key.NewPrivate[key.Node]().Public()})
+		n.SetRelay(7, netip.MustParseAddrPort("192.0.2.7:3478"), nil)
+		n.SetRoute(2, viaUDP)
+		bufs := [][]byte{transport(1440, 1), transport(1440, 2), transport(700, 3)}
+		n.bind.Send(bufs, n.Engine.peer(2))
+		if len(s.sent) != 3 {
+			t.Fatalf("%v: %d packets of 3 were sent", err, len(s.sent))
+		}
+		for i := range bufs {
+			if s.sent[i][wire.DataPrefix:] != string(bufs[i]) {
+				t.Errorf("%v: packet %d was changed", err, i)
+			}
+		}
+		if c := counters(n, 2, viaUDP); c.TxPackets != 3 || n.Drops() != (Drops{}) {
+			t.Errorf("%v: %+v, %+v", err, c, n.Drops())
+		}
+	}
+}
+
+// old is a kernel without IPv6, as upstream sees it: the port of the one socket is forgotten.
+type old struct {
+	conn.Bind
+	opened []uint16
+	busy   int // how many times the port is taken
+}
+
+func (o *old) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
+	o.opened = append(o.opened, port)
+	if port != 0 && o.busy > 0 {
+		o.busy--
+		return nil, 0, syscall.EADDRINUSE
+	}
+	return nil, 0, nil
+}
+
+func (o *old) Close() error { return nil }
+
+func TestThePortIsKnownWhereThereIsNoIPv6(t *testing.T) {
+	o := &old{Bind: conn.NewStdNetBind(), busy: 1}
+	n := stillOn(t, 1, o)
+	if len(o.opened) != 4 || o.opened[0] != 0 || o.opened[2] != 0 || n.Port() == 0 || n.Port() != o.opened[3] {
+		t.Errorf("port %d after opening %v", n.Port(), o.opened)
+	}
+	b := newBind(n.Engine, &old{})
+	if err := b.listen(4242); err != nil || b.port != 4242 {
+		t.Errorf("a port that was asked for: %d, %v", b.port, err)
+	}
+	if err := newBind(n.Engine, &old{busy: 1}).listen(4242); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a port that is taken: %v", err)
 	}
 }
 

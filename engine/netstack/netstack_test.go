@@ -114,7 +114,7 @@ func TestAConnectionToAnOverlayAddressReachesTheProgramOnLoopback(t *testing.T) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent := make([]byte, 4<<20)
+		sent := make([]byte, 1<<20)
 		rand.Read(sent)
 		go func() {
 			c.Write(sent)
