@@ -145,4 +145,3 @@ func TestAStrangersHandshakeIsAnsweredWhereItCameFromAndMovesNoRoute(t *testing.
 		t.Errorf("packets of nobody were counted: %+v", c)
 	}
 }
-
