@@ -333,7 +333,7 @@ func testModel(t *testing.T, s *subject) {
 	ctx := context.Background()
 	// The states of earlier checks stay: the model has them, too.
 	rapid.Check(t, func(rt *rapid.T) {
-		for _, b := range rapid.SliceOfN(rapid.SliceOfN(op, 1, 6), 1, 10).Draw(rt, "batches") {
+		for _, b := range rapid.SliceOfN(rapid.SliceOfN(op, 1, 6), 1, 4).Draw(rt, "batches") {
 			want, got := model.Apply(ctx, b), s.Apply(ctx, b)
 			if errors.Is(want, store.ErrConflict) != errors.Is(got, store.ErrConflict) || (want == nil) != (got == nil) {
 				rt.Fatalf("%v: error %v, want %v", b, got, want)

@@ -1,0 +1,149 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"syscall"
+
+	"weft"
+)
+
+// An AdminClient speaks to a server's admin socket. It may be used by several goroutines at once. Its errors are
+// sentences; those of the server are a *weft.Error.
+type AdminClient struct {
+	path string
+	http *http.Client
+}
+
+// NewAdminClient makes a client for the socket at path; nothing is connected yet.
+func NewAdminClient(path string) *AdminClient {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	return &AdminClient{path: path, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Status tells how the server is.
+func (c *AdminClient) Status(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, http.MethodGet, "status", nil)
+}
+
+// Users lists the users by name.
+func (c *AdminClient) Users(ctx context.Context) (UsersAnswer, error) {
+	return call[UsersAnswer](ctx, c, http.MethodGet, "users", nil)
+}
+
+// CreateUser makes a user.
+func (c *AdminClient) CreateUser(ctx context.Context, name string) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users", UserRequest{name})
+}
+
+// RemoveUser removes a user who has no nodes, and withdraws the user's join keys.
+func (c *AdminClient) RemoveUser(ctx context.Context, name string) (DoneAnswer, error) {
+	return call[DoneAnswer](ctx, c, http.MethodDelete, "users/"+url.PathEscape(name), nil)
+}
+
+// Keys lists the join keys by number.
+func (c *AdminClient) Keys(ctx context.Context) (KeysAnswer, error) {
+	return call[KeysAnswer](ctx, c, http.MethodGet, "keys", nil)
+}
+
+// CreateKey makes a join key. The answer has its token, a secret, this once.
+func (c *AdminClient) CreateKey(ctx context.Context, r KeyRequest) (KeyAnswer, error) {
+	return call[KeyAnswer](ctx, c, http.MethodPost, "keys", r)
+}
+
+// ExpireKey brings the end of a join key forward.
+func (c *AdminClient) ExpireKey(ctx context.Context, id uint32, r ExpireRequest) (KeyAnswer, error) {
+	return call[KeyAnswer](ctx, c, http.MethodPost, "keys/"+itoa(id)+"/expire", r)
+}
+
+// RemoveKey withdraws a join key.
+func (c *AdminClient) RemoveKey(ctx context.Context, id uint32) (DoneAnswer, error) {
+	return call[DoneAnswer](ctx, c, http.MethodDelete, "keys/"+itoa(id), nil)
+}
+
+// Nodes lists the nodes by number.
+func (c *AdminClient) Nodes(ctx context.Context) (NodesAnswer, error) {
+	return call[NodesAnswer](ctx, c, http.MethodGet, "nodes", nil)
+}
+
+// ExpireNode moves the end of the membership of a node, given by name or number.
+func (c *AdminClient) ExpireNode(ctx context.Context, node string, r ExpireRequest) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/expire", r)
+}
+
+// RenameNode gives a node, given by name or number, another name.
+func (c *AdminClient) RenameNode(ctx context.Context, node, name string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/rename", RenameRequest{name})
+}
+
+// RemoveNode removes a node, given by name or number.
+func (c *AdminClient) RemoveNode(ctx context.Context, node string) (DoneAnswer, error) {
+	return call[DoneAnswer](ctx, c, http.MethodDelete, "nodes/"+url.PathEscape(node), nil)
+}
+
+// Relays lists the relays by number.
+func (c *AdminClient) Relays(ctx context.Context) (RelaysAnswer, error) {
+	return call[RelaysAnswer](ctx, c, http.MethodGet, "relays", nil)
+}
+
+// RemoveRelay removes a stand-alone relay, given by name or number.
+func (c *AdminClient) RemoveRelay(ctx context.Context, relay string) (DoneAnswer, error) {
+	return call[DoneAnswer](ctx, c, http.MethodDelete, "relays/"+url.PathEscape(relay), nil)
+}
+
+func call[T any](ctx context.Context, c *AdminClient, method, what string, q any) (answer T, err error) {
+	var in io.Reader = http.NoBody
+	if q != nil {
+		b, err := json.Marshal(q)
+		if err != nil {
+			return answer, err
+		}
+		in = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+adminHost+"/v1/"+what, in)
+	if err != nil {
+		return answer, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return answer, c.unreachable(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer, fmt.Errorf("read the answer of the server at %s: %w", c.path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		e := new(weft.Error)
+		if json.Unmarshal(b, e) != nil || e.Message == "" {
+			return answer, fmt.Errorf("what listens at %s answered %s and nothing a weft server would say", c.path, resp.Status)
+		}
+		return answer, e
+	}
+	if err := json.Unmarshal(b, &answer); err != nil {
+		return answer, fmt.Errorf("what listens at %s gave no answer of a weft server: %w", c.path, err)
+	}
+	return answer, nil
+}
+
+func (c *AdminClient) unreachable(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return sentence(weft.CodeUnavailable, "no weft server runs on %s: start it (weft server --data DIR), or name its directory with --data", filepath.Dir(c.path))
+	case errors.Is(err, fs.ErrPermission):
+		return sentence(weft.CodeDenied, "no permission to use %s: run as root, or as the user that the server runs as", c.path)
+	}
+	return fmt.Errorf("ask the server at %s: %w", c.path, err)
+}

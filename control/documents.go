@@ -1,0 +1,147 @@
+package control
+
+import (
+	"net/netip"
+	"time"
+
+	"weft"
+)
+
+// The documents of the admin API. Answers carry their schema_version; requests do not.
+
+// A UserInfo is a user as the administrator sees it.
+type UserInfo struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Nodes   int       `json:"nodes"` // how many are the user's
+}
+
+// A KeyState says whether a join key still lets anybody in.
+type KeyState string
+
+// The states of a join key.
+const (
+	KeyValid   KeyState = "valid"
+	KeySpent   KeyState = "spent"   // for one machine, and used
+	KeyExpired KeyState = "expired" // past its end
+	KeyRevoked KeyState = "revoked" // withdrawn
+)
+
+// A KeyInfo is a join key as the administrator sees it. The secret in it was shown once, when it was made.
+type KeyInfo struct {
+	ID        uint32    `json:"id"`
+	State     KeyState  `json:"state"`
+	User      string    `json:"user,omitempty"`
+	Tags      []string  `json:"tags,omitempty"`
+	Reusable  bool      `json:"reusable"`
+	Ephemeral bool      `json:"ephemeral"`
+	Relay     bool      `json:"relay"`
+	Created   time.Time `json:"created"`
+	Expires   time.Time `json:"expires,omitzero"`
+	Used      time.Time `json:"used,omitzero"` // last
+	Uses      uint32    `json:"uses"`
+}
+
+// A NodeInfo is a node as the administrator sees it.
+type NodeInfo struct {
+	weft.Node
+	Machine string    `json:"machine"`
+	Created time.Time `json:"created"`
+	JoinKey uint32    `json:"join_key"` // the number of the key that let it in
+	Expired bool      `json:"expired"`
+	Version string    `json:"version,omitempty"` // of its weft, once it has connected to this start of the server
+	OS      string    `json:"os,omitempty"`
+	Remote  string    `json:"remote,omitempty"` // where its stream comes from
+}
+
+// A RelayInfo is a relay as the administrator sees it.
+type RelayInfo struct {
+	weft.Relay
+	Embedded  bool      `json:"embedded"`
+	Connected bool      `json:"connected"` // its stream is up; true of the embedded one
+	Created   time.Time `json:"created,omitzero"`
+	Version   string    `json:"version,omitempty"`
+	Remote    string    `json:"remote,omitempty"`
+}
+
+// Status is the server as the administrator sees it.
+type Status struct {
+	Schema      int          `json:"schema_version"`
+	Version     string       `json:"version"`
+	URL         string       `json:"url"`
+	Key         string       `json:"key"`                   // the server's, public
+	Fingerprint string       `json:"fingerprint,omitempty"` // SHA-256 of its certificate, in hexadecimal
+	Network     string       `json:"network"`
+	IPv4        netip.Prefix `json:"ipv4"`
+	IPv6        netip.Prefix `json:"ipv6"`
+	Service     netip.Addr   `json:"service"`
+	MapVersion  uint64       `json:"map_version"`
+	Users       int          `json:"users"`
+	Nodes       int          `json:"nodes"`
+	Online      int          `json:"online"`
+	Relays      int          `json:"relays"`
+	// Problems are sentences for the person in charge; empty when all is well.
+	Problems []string `json:"problems"`
+}
+
+// KeyRequest asks for a join key.
+type KeyRequest struct {
+	User      string        `json:"user,omitempty"` // who is to own the nodes; must exist
+	Tags      []string      `json:"tags,omitempty"`
+	Reusable  bool          `json:"reusable,omitempty"`
+	Ephemeral bool          `json:"ephemeral,omitempty"`
+	Relay     bool          `json:"relay,omitempty"`    // for a stand-alone relay, not a node
+	Lifetime  time.Duration `json:"lifetime,omitempty"` // nanoseconds; zero: for ever
+}
+
+// ExpireRequest moves the end of a node or a join key.
+type ExpireRequest struct {
+	In    time.Duration `json:"in"`              // nanoseconds from now; zero: now
+	Never bool          `json:"never,omitempty"` // of a node
+}
+
+// RenameRequest gives a node another name; UserRequest makes a user.
+type (
+	RenameRequest struct {
+		Name string `json:"name"`
+	}
+	UserRequest struct {
+		Name string `json:"name"`
+	}
+)
+
+// The answers.
+type (
+	UsersAnswer struct {
+		Schema int        `json:"schema_version"`
+		Users  []UserInfo `json:"users"`
+	}
+	KeysAnswer struct {
+		Schema int       `json:"schema_version"`
+		Keys   []KeyInfo `json:"keys"`
+	}
+	KeyAnswer struct {
+		Schema int     `json:"schema_version"`
+		Key    KeyInfo `json:"key"`
+		Token  string  `json:"token,omitempty"` // of a key that was just made: a secret, shown this once
+	}
+	NodesAnswer struct {
+		Schema int        `json:"schema_version"`
+		Nodes  []NodeInfo `json:"nodes"`
+	}
+	NodeAnswer struct {
+		Schema int      `json:"schema_version"`
+		Node   NodeInfo `json:"node"`
+	}
+	UserAnswer struct {
+		Schema int      `json:"schema_version"`
+		User   UserInfo `json:"user"`
+	}
+	RelaysAnswer struct {
+		Schema int         `json:"schema_version"`
+		Relays []RelayInfo `json:"relays"`
+	}
+	DoneAnswer struct {
+		Schema int `json:"schema_version"`
+	}
+)
