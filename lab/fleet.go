@@ -5,13 +5,13 @@ package lab
 import (
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"weft"
+	"weft/control"
 	"weft/lab/netns"
 	"weft/node"
 )
@@ -52,10 +52,7 @@ func (s *Server) Start(ctx context.Context, flags ...string) error {
 		if err := s.Process.Err(); err != nil {
 			return err
 		}
-		c, err := s.Host.DialContext(ctx, "tcp", net.JoinHostPort(s.Host.Addr().String(), "443"))
-		if err == nil {
-			c.Close()
-		}
+		_, err := control.NewAdminClient(filepath.Join(s.Dir, "admin.sock")).Status(ctx)
 		return err
 	})
 }

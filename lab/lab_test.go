@@ -380,7 +380,7 @@ func TestADirectPathThatDiesIsLeftForTheUDPRelayAndComesBack(t *testing.T) {
 	w.reaches(b, "ann", weft.Direct)
 	talk := w.converse(a.Host, b.Host, addrB)
 	talk.goesOn(t, 50)
-	if err := gwA.BlockUDPBetween(gwA.Addr(), gwB.Addr()); err != nil {
+	if err := gwA.BlockUDPBetween(a.Host.Addr(), gwB.Addr()); err != nil {
 		t.Fatal(err)
 	}
 	silence := talk.goesOn(t, 100)

@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weft"
+	"weft/control"
+)
+
+// errServerNotRunning is what admin commands fail with when no server listens on the socket.
+var errServerNotRunning = errors.New("no weft server runs there")
+
+// adminSocket is the server's admin socket in its directory.
+const adminSocket = "admin.sock"
+
+// An admin is the server's directory, and through it its socket.
+type admin struct {
+	*app
+	dir string
+}
+
+func (a *app) adminCommand() *cobra.Command {
+	ad := &admin{app: a}
+	c := &cobra.Command{
+		Use:   "admin",
+		Short: "Administer the server of this machine: users, join keys, nodes, relays",
+		Args:  args(cobra.NoArgs),
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().StringVar(&ad.dir, "data", "/var/lib/weft-server", "the server's directory")
+	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand())
+	return c
+}
+
+func (ad *admin) client() *control.AdminClient {
+	return control.NewAdminClient(filepath.Join(ad.dir, adminSocket))
+}
+
+// notRunning marks an error that means that there is no server, for the exit code.
+func notRunning(err error) error {
+	if weft.CodeOf(err) == weft.CodeUnavailable && strings.HasPrefix(err.Error(), "no weft server runs") {
+		return runningError{err}
+	}
+	return err
+}
+
+type runningError struct{ error }
+
+func (e runningError) Is(target error) bool { return target == errServerNotRunning }
+func (e runningError) Unwrap() error        { return e.error }
+
+// show prints a document, as JSON or as a person reads it.
+func show[T any](ad *admin, doc T, err error, print func(T)) error {
+	if err != nil {
+		return notRunning(err)
+	}
+	if ad.json {
+		return ad.printJSON(doc)
+	}
+	print(doc)
+	return nil
+}
+
+// table prints rows under a heading.
+func (a *app) table(heading string, rows [][]string) {
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, heading)
+	for _, r := range rows {
+		fmt.Fprintln(t, strings.Join(r, "\t"))
+	}
+	t.Flush()
+}
+
+// group is a command that only has subcommands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(commands...)
+	return c
+}
+
+func (ad *admin) statusCommand() *cobra.Command {
+	return &cobra.Command{Use: "status", Short: "Show how the server is", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := ad.client().Status(c.Context())
+			return show(ad, s, err, func(s control.Status) {
+				fmt.Fprintf(ad.out, "%s  weft %s\nkey       %s\nranges    %s, %s\nnodes     %d, %d online\nusers     %d\nrelays    %d\n",
+					s.URL, s.Version, s.Key, s.IPv4, s.IPv6, s.Nodes, s.Online, s.Users, s.Relays)
+				for _, p := range s.Problems {
+					fmt.Fprintf(ad.out, "! %s\n", p)
+				}
+			})
+		}}
+}
+
+func (ad *admin) userCommand() *cobra.Command {
+	return group("user", "People that nodes belong to",
+		&cobra.Command{Use: "create NAME", Short: "Make a user", Args: args(cobra.ExactArgs(1)),
+			RunE: func(c *cobra.Command, list []string) error {
+				u, err := ad.client().CreateUser(c.Context(), list[0])
+				return show(ad, u, err, func(u control.UserAnswer) { fmt.Fprintln(ad.out, u.User.Name) })
+			}},
+		&cobra.Command{Use: "list", Short: "List the users", Args: args(cobra.NoArgs),
+			RunE: func(c *cobra.Command, _ []string) error {
+				u, err := ad.client().Users(c.Context())
+				return show(ad, u, err, func(u control.UsersAnswer) {
+					var rows [][]string
+					for _, x := range u.Users {
+						rows = append(rows, []string{x.Name, strconv.Itoa(x.Nodes), date(x.Created)})
+					}
+					ad.table("USER\tNODES\tCREATED", rows)
+				})
+			}},
+		&cobra.Command{Use: "remove NAME", Short: "Remove a user who has no nodes", Args: args(cobra.ExactArgs(1)),
+			RunE: func(c *cobra.Command, list []string) error {
+				d, err := ad.client().RemoveUser(c.Context(), list[0])
+				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
+			}},
+	)
+}
+
+func (ad *admin) keyCommand() *cobra.Command {
+	var r control.KeyRequest
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Make a join key and print its token, this once",
+		Long:  "Make a join key and print its token, this once: the server keeps a hash of it. Without --reusable it lets one machine in.",
+		Args:  args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if r.Lifetime < 0 || c.Flags().Changed("expires") && r.Lifetime == 0 {
+				return usagef("--expires must be above zero, for example 24h")
+			}
+			k, err := ad.client().CreateKey(c.Context(), r)
+			return show(ad, k, err, func(k control.KeyAnswer) { fmt.Fprintln(ad.out, k.Token) })
+		},
+	}
+	f := create.Flags()
+	f.StringVar(&r.User, "user", "", "whose the nodes will be")
+	f.StringSliceVar(&r.Tags, "tag", nil, "tag of the nodes; may be given several times")
+	f.BoolVar(&r.Reusable, "reusable", false, "for any number of machines")
+	f.BoolVar(&r.Ephemeral, "ephemeral", false, "nodes vanish a minute after they leave")
+	f.BoolVar(&r.Relay, "relay", false, "for a stand-alone relay (weft relay)")
+	f.DurationVar(&r.Lifetime, "expires", 0, "how long it lets machines in, for example 24h (default for ever)")
+
+	var in time.Duration
+	expire := &cobra.Command{Use: "expire ID", Short: "Let a join key end, now or in a while", Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, list []string) error {
+			id, err := keyID(list[0])
+			if err != nil {
+				return err
+			}
+			k, err := ad.client().ExpireKey(c.Context(), id, control.ExpireRequest{In: in})
+			return show(ad, k, err, func(k control.KeyAnswer) { fmt.Fprintln(ad.out, k.Key.State) })
+		}}
+	expire.Flags().DurationVar(&in, "in", 0, "how long from now")
+
+	return group("key", "Join keys, which let machines in",
+		create, expire,
+		&cobra.Command{Use: "list", Short: "List the join keys", Args: args(cobra.NoArgs),
+			RunE: func(c *cobra.Command, _ []string) error {
+				k, err := ad.client().Keys(c.Context())
+				return show(ad, k, err, func(k control.KeysAnswer) {
+					var rows [][]string
+					for _, x := range k.Keys {
+						rows = append(rows, []string{strconv.Itoa(int(x.ID)), string(x.State), x.User, keyKind(x),
+							strings.Join(x.Tags, ","), strconv.Itoa(int(x.Uses)), date(x.Created), date(x.Expires)})
+					}
+					ad.table("ID\tSTATE\tUSER\tKIND\tTAGS\tUSES\tCREATED\tEXPIRES", rows)
+				})
+			}},
+		&cobra.Command{Use: "remove ID", Short: "Withdraw a join key; who is in stays in", Args: args(cobra.ExactArgs(1)),
+			RunE: func(c *cobra.Command, list []string) error {
+				id, err := keyID(list[0])
+				if err != nil {
+					return err
+				}
+				d, err := ad.client().RemoveKey(c.Context(), id)
+				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
+			}},
+	)
+}
+
+func keyID(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, usagef("%q is no join key's number: `weft admin key list` shows them", s)
+	}
+	return uint32(n), nil
+}
+
+func keyKind(k control.KeyInfo) string {
+	var words []string
+	for _, w := range []struct {
+		is   bool
+		word string
+	}{{k.Relay, "relay"}, {k.Reusable, "reusable"}, {!k.Reusable, "one-off"}, {k.Ephemeral, "ephemeral"}} {
+		if w.is {
+			words = append(words, w.word)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (ad *admin) nodeCommand() *cobra.Command {
+	var r control.ExpireRequest
+	expire := &cobra.Command{Use: "expire NODE", Short: "End a node's membership, now or in a while; it keeps its place", Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, list []string) error {
+			n, err := ad.client().ExpireNode(c.Context(), list[0], r)
+			return show(ad, n, err, func(n control.NodeAnswer) {
+				if n.Node.Expires.IsZero() {
+					fmt.Fprintln(ad.out, "never expires")
+				} else {
+					fmt.Fprintln(ad.out, "expires", date(n.Node.Expires))
+				}
+			})
+		}}
+	expire.Flags().DurationVar(&r.In, "in", 0, "how long from now")
+	expire.Flags().BoolVar(&r.Never, "never", false, "take the end away: an expired node is let in again")
+
+	return group("node", "Machines that are members",
+		expire,
+		&cobra.Command{Use: "list", Short: "List the nodes", Args: args(cobra.NoArgs),
+			RunE: func(c *cobra.Command, _ []string) error {
+				n, err := ad.client().Nodes(c.Context())
+				return show(ad, n, err, func(n control.NodesAnswer) {
+					var rows [][]string
+					for _, x := range n.Nodes {
+						rows = append(rows, []string{strconv.Itoa(int(x.ID)), x.Name, joinAddrs(x.Addrs), x.User, strings.Join(x.Tags, ","),
+							nodeState(x), x.Version, date(x.Created)})
+					}
+					ad.table("ID\tNAME\tADDRESSES\tUSER\tTAGS\tSTATE\tVERSION\tCREATED", rows)
+				})
+			}},
+		&cobra.Command{Use: "rename NODE NAME", Short: "Give a node another name", Args: args(cobra.ExactArgs(2)),
+			RunE: func(c *cobra.Command, list []string) error {
+				n, err := ad.client().RenameNode(c.Context(), list[0], list[1])
+				return show(ad, n, err, func(n control.NodeAnswer) { fmt.Fprintln(ad.out, n.Node.Name) })
+			}},
+		&cobra.Command{Use: "remove NODE", Short: "Remove a node: its peers forget it at once", Args: args(cobra.ExactArgs(1)),
+			RunE: func(c *cobra.Command, list []string) error {
+				d, err := ad.client().RemoveNode(c.Context(), list[0])
+				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
+			}},
+		&cobra.Command{Use: "create", Short: "Make a join key for one machine (the same as key create)", Args: args(cobra.NoArgs),
+			RunE: func(c *cobra.Command, _ []string) error {
+				k, err := ad.client().CreateKey(c.Context(), control.KeyRequest{})
+				return show(ad, k, err, func(k control.KeyAnswer) { fmt.Fprintln(ad.out, k.Token) })
+			}},
+	)
+}
+
+func nodeState(n control.NodeInfo) string {
+	switch {
+	case n.Expired:
+		return "expired"
+	case n.Online:
+		return "online"
+	case n.LastSeen.IsZero():
+		return "offline"
+	}
+	return "offline since " + date(n.LastSeen)
+}
+
+func (ad *admin) relayCommand() *cobra.Command {
+	return group("relay", "Relays of the network",
+		&cobra.Command{Use: "list", Short: "List the relays", Args: args(cobra.NoArgs),
+			RunE: func(c *cobra.Command, _ []string) error {
+				r, err := ad.client().Relays(c.Context())
+				return show(ad, r, err, func(r control.RelaysAnswer) {
+					var rows [][]string
+					for _, x := range r.Relays {
+						rows = append(rows, []string{strconv.Itoa(int(x.ID)), x.Name, x.URL, strconv.Itoa(int(x.UDPPort)), yesNo(x.Connected)})
+					}
+					ad.table("ID\tNAME\tURL\tUDP\tCONNECTED", rows)
+				})
+			}},
+		&cobra.Command{Use: "remove RELAY", Short: "Remove a stand-alone relay", Args: args(cobra.ExactArgs(1)),
+			RunE: func(c *cobra.Command, list []string) error {
+				d, err := ad.client().RemoveRelay(c.Context(), list[0])
+				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
+			}},
+	)
+}
+
+// date is a time as a person reads it, "-" for none.
+func date(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04")
+}

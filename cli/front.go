@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"weft/host"
+	"weft/relay"
+	"weft/stream"
+	"weft/stun"
+)
+
+const (
+	// headTimeout bounds the head of an HTTP request; what is upgraded has limits of its own.
+	headTimeout = 10 * time.Second
+	// stopTimeout bounds the wait for connections when the server ends.
+	stopTimeout = 3 * time.Second
+
+	certFile    = "tls.crt"
+	certKeyFile = "tls.key"
+)
+
+// A front is what a server or relay shows the network: one TCP port, and one UDP port of both families.
+type front struct {
+	tcp         net.Listener
+	udp         []*net.UDPConn
+	certificate tls.Certificate
+	fingerprint []byte
+}
+
+// listenFront opens the ports.
+func listenFront(tcpAddr, udpAddr string) (*front, error) {
+	f := &front{}
+	var err error
+	if f.tcp, err = net.Listen("tcp", tcpAddr); err != nil {
+		return nil, portProblem("TCP", tcpAddr, "--listen", err)
+	}
+	for _, network := range []string{"udp4", "udp6"} {
+		addr, err := net.ResolveUDPAddr(network, udpAddr)
+		if err != nil {
+			continue // an address of the other family
+		}
+		if len(f.udp) > 0 && addr.Port == 0 {
+			addr.Port = int(f.udpPort())
+		}
+		c, err := net.ListenUDP(network, addr)
+		if err != nil {
+			if len(f.udp) > 0 { // a machine without IPv6
+				continue
+			}
+			f.close()
+			return nil, portProblem("UDP", udpAddr, "--stun", err)
+		}
+		f.udp = append(f.udp, c)
+	}
+	if len(f.udp) == 0 {
+		f.close()
+		return nil, usagef("--stun: %q is no address: give [host]:port", udpAddr)
+	}
+	return f, nil
+}
+
+func portProblem(proto, addr, flag string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s port %s is in use by another program: stop that one, or choose another with %s", proto, addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("no permission to open %s port %s: run as root, give the binary CAP_NET_BIND_SERVICE, or choose a port above 1023 with %s", proto, addr, flag)
+	}
+	var bad *net.AddrError
+	if errors.As(err, &bad) {
+		return usagef("%s: %q is no address: give [host]:port", flag, addr)
+	}
+	return fmt.Errorf("%s port %s cannot be opened: %w", proto, addr, err)
+}
+
+func (f *front) tcpPort() uint16 { return uint16(f.tcp.Addr().(*net.TCPAddr).Port) }
+func (f *front) udpPort() uint16 { return uint16(f.udp[0].LocalAddr().(*net.UDPAddr).Port) }
+
+func (f *front) close() {
+	if f.tcp != nil {
+		f.tcp.Close()
+	}
+	for _, c := range f.udp {
+		c.Close()
+	}
+}
+
+// certify reads or makes the certificate in a directory.
+func (f *front) certify(dir, at string) error {
+	u, err := url.Parse(at)
+	if err != nil {
+		return err
+	}
+	f.certificate, f.fingerprint, err = stream.LoadOrCreateCertificate(
+		filepath.Join(dir, certFile), filepath.Join(dir, certKeyFile), []string{u.Hostname()})
+	return err
+}
+
+// serve serves both ports until ctx ends.
+func (f *front) serve(ctx context.Context, h http.Handler, rel *relay.Server, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	responder := &stun.Responder{Software: "weft"}
+	ended := make(chan error, 2)
+	go func() {
+		ended <- rel.ServeUDP(ctx, f.udp, func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool) {
+			reply, ok := responder.Respond(dst, req, from, local)
+			return reply.Packet, ok
+		})
+	}()
+	web := &http.Server{
+		Handler: h, ReadHeaderTimeout: headTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what strangers send is no news
+	}
+	go func() {
+		ended <- web.Serve(stream.Listener(f.tcp, &tls.Config{Certificates: []tls.Certificate{f.certificate}}))
+	}()
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+	}
+	host.NotifyStopping()
+	stopCtx, stop := context.WithTimeout(context.Background(), stopTimeout)
+	defer stop()
+	web.Shutdown(stopCtx)
+	rel.Close()
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weft"
+	"weft/node"
+)
+
+// proxyPasswordEnv is where a password for the proxy of userspace mode may come from.
+const proxyPasswordEnv = "WEFT_PROXY_PASSWORD"
+
+func (a *app) nodeCommand() *cobra.Command {
+	cfg := node.Config{}
+	var token, passwordFile string
+	c := &cobra.Command{
+		Use:   "node",
+		Short: "Run the daemon that keeps this machine in its network",
+		Long: `Run the daemon, in the foreground. With a token it joins first, unattended. It is ready when it says so in
+a line on standard output (and to systemd, if that started it).
+
+Without root, or with --userspace, there is no network interface: programs reach the network through a SOCKS5
+and HTTP proxy on loopback, and what arrives for this node is handed to programs that listen on 127.0.0.1.
+The proxy's user is "weft"; its password is in the file proxy-password of the state directory, or what
+$WEFT_PROXY_PASSWORD or --proxy-password-file say.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Token, err = a.readToken(token); err != nil {
+				return err
+			}
+			if cfg.StateDir == "" {
+				cfg.StateDir = defaultState()
+			}
+			if cfg.Userspace && !c.Flags().Changed("socket") && os.Getuid() != 0 {
+				a.socket = filepath.Join(cfg.StateDir, "weft.sock")
+			}
+			if cfg.Proxy.Password, err = readPassword(passwordFile); err != nil {
+				return err
+			}
+			cfg.Socket, cfg.Logger = a.socket, a.logger()
+			cfg.Ready = func(s weft.Status) { a.printReady(s) }
+			d, err := node.New(cfg)
+			if err != nil {
+				return err
+			}
+			return d.Run(c.Context())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.StateDir, "state", "", "directory of keys and settings (default /var/lib/weft, or below the home directory without root)")
+	f.StringVar(&token, "token", "", tokenHelp)
+	f.StringVar(&cfg.Name, "name", "", "name to join under (default the host's)")
+	f.StringVar(&cfg.TUN, "tun", "weft0", "name of the network interface")
+	f.BoolVar(&cfg.Userspace, "userspace", false, "no network interface: a proxy on loopback instead")
+	f.StringVar(&cfg.Proxy.Listen, "proxy", "127.0.0.1:1055", "address of the proxy in userspace mode")
+	f.StringVar(&passwordFile, "proxy-password-file", "", "file with the proxy's password")
+	return c
+}
+
+func readPassword(file string) (string, error) {
+	if file == "" {
+		p := os.Getenv(proxyPasswordEnv)
+		os.Unsetenv(proxyPasswordEnv)
+		return p, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("the proxy's password cannot be read: %w", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
+func defaultState() string {
+	if os.Getuid() == 0 {
+		return "/var/lib/weft"
+	}
+	dir := os.Getenv("XDG_STATE_HOME")
+	if dir == "" {
+		dir = filepath.Join(os.Getenv("HOME"), ".local", "state")
+	}
+	return filepath.Join(dir, "weft")
+}
+
+// printReady prints the line that says that the daemon is ready.
+func (a *app) printReady(s weft.Status) {
+	switch s.State {
+	case weft.NeedsJoin:
+		fmt.Fprintln(a.out, "weft is ready, and belongs to no network yet: say `weft up TOKEN`")
+	case weft.Stopped:
+		fmt.Fprintln(a.out, "weft is ready, and down: say `weft up`")
+	default:
+		where := "on " + s.Self.Interface
+		if s.Self.Userspace {
+			where = "behind the proxy on " + s.Self.Proxy
+		}
+		fmt.Fprintf(a.out, "weft is up: %s (%s) %s\n", s.Self.FQDN, joinAddrs(s.Self.Addrs), where)
+	}
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weft/node"
+)
+
+// A setting is one KEY of weft set.
+type setting struct {
+	help string
+	get  func(node.Settings) string
+	set  func(*node.Settings, string) error
+}
+
+var settings = map[string]setting{
+	"port": {
+		help: "UDP port, 1 to 65535, or auto",
+		get:  func(s node.Settings) string { return strconv.Itoa(int(s.Port)) },
+		set: func(s *node.Settings, v string) error {
+			if v == "auto" {
+				s.Port = 0
+				return nil
+			}
+			n, err := strconv.ParseUint(v, 10, 16)
+			if err != nil || n == 0 {
+				return fmt.Errorf("%q is no port: give 1 to 65535, or auto", v)
+			}
+			s.Port = uint16(n)
+			return nil
+		},
+	},
+	"endpoints": {
+		help: "addresses, IP:PORT with commas between, where this node is reachable because you arranged it; empty for none",
+		get: func(s node.Settings) string {
+			list := make([]string, len(s.Endpoints))
+			for i, e := range s.Endpoints {
+				list[i] = e.String()
+			}
+			return strings.Join(list, ",")
+		},
+		set: func(s *node.Settings, v string) error {
+			s.Endpoints = nil
+			for _, x := range strings.Split(v, ",") {
+				if x == "" {
+					continue
+				}
+				a, err := netip.ParseAddrPort(x)
+				if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() {
+					return fmt.Errorf("%q is no endpoint: give IP:PORT, for example 203.0.113.7:41641", x)
+				}
+				s.Endpoints = append(s.Endpoints, a)
+			}
+			return nil
+		},
+	},
+	"dns": {
+		help: "on: names of the overlay resolve on this machine; off: its resolver is left alone",
+		get: func(s node.Settings) string {
+			if s.NoDNS {
+				return "off"
+			}
+			return "on"
+		},
+		set: func(s *node.Settings, v string) error {
+			if v != "on" && v != "off" {
+				return fmt.Errorf("dns is on or off, not %q", v)
+			}
+			s.NoDNS = v == "off"
+			return nil
+		},
+	},
+}
+
+func (a *app) setCommand() *cobra.Command {
+	var help strings.Builder
+	for _, k := range settingNames() {
+		fmt.Fprintf(&help, "  %-10s %s\n", k, settings[k].help)
+	}
+	return &cobra.Command{
+		Use:   "set [KEY=VALUE]...",
+		Short: "Change settings, or show them",
+		Long: "Change the settings that are named and leave the others as they are; all of them or none. Without arguments: show them.\n\n" +
+			help.String(),
+		RunE: func(c *cobra.Command, list []string) error {
+			s, err := a.client().Settings(c.Context())
+			if err != nil {
+				return err
+			}
+			for _, arg := range list {
+				k, v, ok := strings.Cut(arg, "=")
+				x, known := settings[k]
+				if !ok || !known {
+					return usagef("%q is no setting: give KEY=VALUE, where KEY is one of %s", arg, strings.Join(settingNames(), ", "))
+				}
+				if err := x.set(&s, v); err != nil {
+					return usageError{err}
+				}
+			}
+			if len(list) > 0 {
+				if err := a.client().SetSettings(c.Context(), s); err != nil {
+					return err
+				}
+			}
+			if a.json {
+				return a.printJSON(struct {
+					Schema int `json:"schema_version"`
+					node.Settings
+				}{1, s})
+			}
+			for _, k := range settingNames() {
+				fmt.Fprintf(a.out, "%s=%s\n", k, settings[k].get(s))
+			}
+			return nil
+		},
+	}
+}
+
+func settingNames() []string {
+	var names []string
+	for k := range settings {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	return names
+}

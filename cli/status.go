@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weft"
+)
+
+// watchEvery is how often --watch looks again.
+const watchEvery = time.Second
+
+func (a *app) statusCommand() *cobra.Command {
+	var watch bool
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show this node, its peers and how each is reached",
+		Long: `Show this node, its peers and how each is reached. Exit code 0 when the network is up, 1 when it is not,
+3 when there is no daemon. With --json and --watch: one document a line.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			for {
+				s, err := a.client().Status(c.Context())
+				if err != nil {
+					return err
+				}
+				if watch && !a.json {
+					fmt.Fprint(a.out, "\x1b[H\x1b[2J") // home, clear: ECMA-48
+				}
+				if a.json {
+					err = a.printJSON(s)
+				} else {
+					err = printStatus(a.out, s, time.Now())
+				}
+				if err != nil {
+					return err
+				}
+				if !watch {
+					if s.State != weft.Running {
+						return errQuiet
+					}
+					return nil
+				}
+				select {
+				case <-c.Context().Done():
+					return nil
+				case <-time.After(watchEvery):
+				}
+			}
+		},
+	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every second")
+	return c
+}
+
+func printStatus(w io.Writer, s weft.Status, now time.Time) error {
+	switch s.State {
+	case weft.NeedsJoin:
+		fmt.Fprintln(w, "This machine belongs to no network yet: say `weft up TOKEN`.")
+	case weft.Stopped:
+		fmt.Fprintf(w, "Down. This machine belongs to the network of %s: `weft up` brings it up.\n", s.Server.URL)
+	default:
+		fmt.Fprintf(w, "%s  %s", s.Self.FQDN, joinAddrs(s.Self.Addrs))
+		if s.Self.Userspace {
+			fmt.Fprintf(w, "  proxy %s", s.Self.Proxy)
+		} else if s.Self.Interface != "" {
+			fmt.Fprintf(w, "  %s", s.Self.Interface)
+		}
+		fmt.Fprintf(w, "\nserver %s  %s\n", s.Server.URL, serverState(s.Server, now))
+		for _, r := range s.Self.Relays {
+			fmt.Fprintf(w, "relay  %s  udp %s, stream %s\n", r.Name, rttOr(r.UDP, r.RTTms), yesNo(r.Stream))
+		}
+	}
+	if len(s.Peers) > 0 {
+		fmt.Fprintln(w)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "PEER\tADDRESS\tPATH\tENDPOINT\tRTT\tLOSS\tRX\tTX\tSEEN")
+		for _, p := range s.Peers {
+			addr := ""
+			if len(p.Addrs) > 0 {
+				addr = p.Addrs[0].String()
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), p.Endpoint,
+				millis(p.RTTms), percent(p.Loss), bytes(p.RxBytes), bytes(p.TxBytes), seen(p, now))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	for i, p := range s.Problems {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "! %s\n", p)
+	}
+	return nil
+}
+
+func pathName(p weft.PeerStatus) string {
+	if p.Path == weft.PathRelay {
+		return p.Method.String()
+	}
+	return string(p.Path)
+}
+
+func serverState(s weft.ServerStatus, now time.Time) string {
+	switch {
+	case s.Connected:
+		return "connected for " + age(now.Sub(s.Since))
+	case s.Since.IsZero():
+		return "connecting"
+	}
+	return "not connected for " + age(now.Sub(s.Since))
+}
+
+func seen(p weft.PeerStatus, now time.Time) string {
+	switch {
+	case !p.LastSeen.IsZero():
+		return age(now.Sub(p.LastSeen)) + " ago"
+	case p.Online:
+		return "online"
+	}
+	return "offline"
+}
+
+func rttOr(up bool, rtt float64) string {
+	if !up {
+		return "no"
+	}
+	return millis(rtt)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func millis(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f ms", v)
+}
+
+func percent(v float64) string { return fmt.Sprintf("%.1f %%", v*100) }
+
+// age is a duration as a person says it: its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "0 s"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// bytes is a number of bytes in IEC 80000-13 units.
+func bytes(n uint64) string {
+	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; v >= 1024 && i < len(units)-1; i++ {
+		v /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}

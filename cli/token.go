@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"weft"
+	"weft/host"
+	"weft/wire"
+)
+
+// tokenEnv is the environment variable that a token may come in. It is taken out of the environment when read.
+const tokenEnv = "WEFT_TOKEN"
+
+const tokenHelp = "join token; - reads it from standard input, a path from that file, and $" + tokenEnv + " is used when there is none"
+
+// maxToken bounds what is read as a token, in bytes; a real one has some two hundred.
+const maxToken = 4096
+
+// readToken finds the token that was meant: itself, "-" for standard input, or the path of a file. One that
+// stands on the command line can be read there by everybody on the machine, so the process starts itself again
+// without it.
+func (a *app) readToken(arg string) (string, error) {
+	read := func(r io.Reader, from string) (string, error) {
+		b, err := io.ReadAll(io.LimitReader(r, maxToken))
+		if err != nil {
+			return "", fmt.Errorf("reading the token from %s: %w", from, err)
+		}
+		return string(b), nil
+	}
+	switch {
+	case arg == "":
+		t := os.Getenv(tokenEnv)
+		os.Unsetenv(tokenEnv)
+		return t, nil
+	case arg == "-":
+		return read(a.in, "standard input")
+	case strings.HasPrefix(arg, wire.TokenPrefix):
+		if err := a.hideToken(arg); err != nil {
+			a.logger().Warn("the token stays readable in this process's command line; give it in a file", "error", err)
+		}
+		return arg, nil
+	}
+	f, err := os.Open(arg)
+	if err != nil {
+		if strings.ContainsAny(arg, "/.") {
+			return "", fmt.Errorf("the token file cannot be read: %w", err)
+		}
+		return "", &weft.Error{Code: weft.CodeBadToken, Message: fmt.Sprintf(
+			"that is neither a token (they begin with %q) nor a file: copy the token again, whole", wire.TokenPrefix)}
+	}
+	defer f.Close()
+	return read(f, arg)
+}
+
+// hideToken replaces the process by itself with the token in its environment instead of its command line. It
+// returns only when that fails or when the token is not in the command line.
+func (a *app) hideToken(token string) error {
+	at := slices.IndexFunc(os.Args, func(s string) bool { return strings.HasSuffix(s, token) })
+	if at < 0 {
+		return nil
+	}
+	argv := slices.Clone(os.Args)
+	argv[at] = strings.TrimSuffix(argv[at], token)
+	switch {
+	case argv[at] == "" && at > 0 && argv[at-1] == "--token":
+		argv = slices.Delete(argv, at-1, at+1)
+	default: // --token=TOKEN, or weft up TOKEN
+		argv = slices.Delete(argv, at, at+1)
+	}
+	return host.Restart(argv[1:], []string{tokenEnv + "=" + token})
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weft/node"
+)
+
+func (a *app) upCommand() *cobra.Command {
+	var r node.UpRequest
+	c := &cobra.Command{
+		Use:   "up [TOKEN]",
+		Short: "Bring the network up here, joining it first if there is a token",
+		Long:  "Bring the network up on this machine. TOKEN: " + tokenHelp + ".",
+		Args:  args(cobra.MaximumNArgs(1)),
+		RunE: func(c *cobra.Command, list []string) (err error) {
+			arg := ""
+			if len(list) > 0 {
+				arg = list[0]
+			}
+			if r.Token, err = a.readToken(arg); err != nil {
+				return err
+			}
+			if err := a.client().Up(c.Context(), r); err != nil {
+				return err
+			}
+			s, err := a.client().Status(c.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			_, err = fmt.Fprintf(a.out, "up: %s (%s)\n", s.Self.FQDN, joinAddrs(s.Self.Addrs))
+			return err
+		},
+	}
+	c.Flags().StringVar(&r.Name, "name", "", "name to join under (default the host's)")
+	return c
+}
+
+func (a *app) downCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "down", Short: "Take the network away here; the machine stays a member", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.client().Down(c.Context()); err != nil {
+				return err
+			}
+			return a.done("down: `weft up` brings it back")
+		},
+	}
+}
+
+func (a *app) logoutCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "logout", Short: "Leave the network for good", Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.client().Logout(c.Context()); err != nil {
+				return err
+			}
+			return a.done("this machine has left its network")
+		},
+	}
+}
+
+// done prints that a command did what it was told.
+func (a *app) done(sentence string) error {
+	if a.json {
+		return a.printJSON(struct {
+			Schema int  `json:"schema_version"`
+			OK     bool `json:"ok"`
+		}{1, true})
+	}
+	_, err := fmt.Fprintln(a.out, sentence)
+	return err
+}
+
+func joinAddrs(addrs []netip.Addr) string {
+	list := make([]string, len(addrs))
+	for i, x := range addrs {
+		list[i] = x.String()
+	}
+	return strings.Join(list, ", ")
+}

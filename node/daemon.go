@@ -1,0 +1,481 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"weft"
+	"weft/host"
+	"weft/wire"
+)
+
+const (
+	// upPatience is how long weft up waits for the server before it says that the daemon goes on trying.
+	upPatience = 15 * time.Second
+	// logoutPatience is how long a logout waits for the server to hear of it.
+	logoutPatience = 2 * time.Second
+	// meshRetry is how soon a network that could not be started is tried again.
+	meshRetry = 5 * time.Second
+)
+
+// Config is what a daemon is started with.
+type Config struct {
+	StateDir  string
+	Socket    string
+	Token     string // of an unattended join; ignored when the machine has joined that server already
+	Name      string // wished for; "" is the host's
+	TUN       string // name of the interface
+	Userspace bool   // no interface: a network stack of our own behind a proxy
+	Proxy     ProxyConfig
+	Logger    *slog.Logger
+	// Ready is called once: with the status when the network is up, or when there is nothing to join.
+	Ready func(weft.Status)
+}
+
+// A Daemon is one node, up or down. Its exported methods may be called by anybody at any time while Run runs.
+type Daemon struct {
+	cfg   Config
+	log   *slog.Logger
+	state *State
+	// calls are requests, whose callers wait; posts are what session and mesh report. Both are run by Run's
+	// goroutine, which owns what is below. What is posted by something that is being stopped is dropped.
+	calls, posts chan func()
+	outbox       *outbox
+
+	session     *session
+	stopSession context.CancelFunc
+	sessionDone chan struct{}
+	mesh        *mesh
+	stopMesh    context.CancelFunc
+	device      *device
+	refusal     *weft.Error
+	meshError   error
+	retryMesh   <-chan time.Time
+	ready       bool
+	ctx         context.Context
+}
+
+// New opens the state directory. What it returns has to be Run.
+func New(cfg Config) (*Daemon, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if !cfg.Userspace {
+		if err := host.CheckTUN(); err != nil {
+			return nil, err
+		}
+	}
+	state, err := OpenState(cfg.StateDir, cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return &Daemon{cfg: cfg, log: cfg.Logger, state: state, calls: make(chan func()), posts: make(chan func()), outbox: newOutbox()}, nil
+}
+
+// Run is the daemon, until ctx ends. It returns an error when it cannot start, or when the server refuses the
+// token of an unattended join.
+func (d *Daemon) Run(ctx context.Context) error {
+	defer d.state.Close()
+	if err := host.RepairResolver(d.cfg.StateDir); err != nil {
+		d.log.Warn("the system's resolver was left changed by an earlier run and could not be put back", "error", err)
+	}
+	l, err := listenAPI(d.cfg.Socket)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(d.cfg.Socket)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.ctx = ctx
+	apiDone := make(chan error, 1)
+	go func() { apiDone <- d.serveAPI(ctx, l) }()
+
+	unattended := d.cfg.Token != "" && d.state.Map() == nil
+	if d.cfg.Token != "" {
+		if err := d.join(UpRequest{Token: d.cfg.Token, Name: d.cfg.Name}); err != nil {
+			return err
+		}
+	}
+	d.start()
+	defer d.stopAll()
+	for {
+		d.announce()
+		if unattended && d.refusal != nil && d.state.Map() == nil {
+			return d.refusal
+		}
+		select {
+		case <-ctx.Done():
+			host.NotifyStopping()
+			return nil
+		case err := <-apiDone:
+			return err
+		case call := <-d.calls:
+			call()
+		case post := <-d.posts:
+			post()
+		case <-d.retryMesh:
+			d.startMesh()
+		}
+	}
+}
+
+// announce says that the daemon is ready, when it first is.
+func (d *Daemon) announce() {
+	if d.ready || !d.up() && d.state.Identity().Joined() && !d.state.Settings().Down {
+		return
+	}
+	d.ready = true
+	if err := host.NotifyReady(); err != nil {
+		d.log.Warn("the service manager was not told that weft is ready", "error", err)
+	}
+	if d.cfg.Ready != nil {
+		d.cfg.Ready(d.status(d.ctx))
+	}
+}
+
+// up reports whether the network is there and this machine's programs can use it, names included.
+func (d *Daemon) up() bool {
+	if d.mesh == nil {
+		return false
+	}
+	select {
+	case <-d.mesh.names.settled:
+		return true
+	default:
+		return false
+	}
+}
+
+// do has f run by Run's goroutine and waits for it.
+func (d *Daemon) do(ctx context.Context, f func() error) error {
+	result := make(chan error, 1)
+	select {
+	case d.calls <- func() { result <- f() }:
+		return <-result
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.ctx.Done():
+		return &weft.Error{Code: weft.CodeUnavailable, Message: "weft is ending"}
+	}
+}
+
+// join takes a token in, unless the machine is in that network already.
+func (d *Daemon) join(q UpRequest) error {
+	t, err := wire.ParseToken(q.Token)
+	if err != nil {
+		return err
+	}
+	if t.Relay {
+		return &weft.Error{Code: weft.CodeBadToken,
+			Message: "that token is for a relay: use it with `weft relay`, or make one for a node with `weft admin key create`"}
+	}
+	id := d.state.Identity()
+	if id.Joined() && d.state.Map() != nil {
+		if id.Server == t.Server {
+			return nil
+		}
+		return &weft.Error{Code: weft.CodeBadRequest, Message: fmt.Sprintf(
+			"this machine already belongs to the network of %s: leave it first with `weft logout`, or run a second node with its own --state, --socket and --tun", id.URL)}
+	}
+	name := q.Name
+	if name == "" {
+		name = d.cfg.Name
+	}
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	d.stopAll()
+	return d.state.Join(t, weft.CleanName(name))
+}
+
+// start brings up what should be up and is not.
+func (d *Daemon) start() {
+	if d.state.Settings().Down || !d.state.Identity().Joined() {
+		return
+	}
+	d.startMesh()
+	if d.session != nil {
+		return
+	}
+	d.refusal = nil
+	ctx, cancel := context.WithCancel(d.ctx)
+	s := newSession(d.state, sink{d, ctx}, d.outbox, d.log)
+	done := make(chan struct{})
+	d.session, d.stopSession, d.sessionDone = s, cancel, done
+	go func() {
+		defer close(done)
+		s.run(ctx)
+	}()
+}
+
+// startMesh starts the network from the last map, if there is one.
+func (d *Daemon) startMesh() {
+	d.retryMesh = nil
+	m := d.state.Map()
+	if d.mesh != nil || m == nil || d.state.Settings().Down {
+		return
+	}
+	if err := d.tryMesh(*m); err != nil {
+		if d.meshError == nil || d.meshError.Error() != err.Error() {
+			d.log.Error("the network cannot be started; trying again", "error", err)
+		}
+		d.meshError = err
+		d.retryMesh = time.After(meshRetry)
+		return
+	}
+	d.meshError = nil
+}
+
+func (d *Daemon) tryMesh(m weft.NetworkMap) error {
+	dev, err := openDevice(d.cfg, m, d.log)
+	if err != nil {
+		return err
+	}
+	settings := d.state.Settings()
+	cfg := meshConfig{
+		Key: d.state.Identity().Node, Settings: settings, Device: dev, StateDir: d.cfg.StateDir, Logger: d.log,
+		Say: d.outbox.put,
+	}
+	me, err := newMesh(cfg, m)
+	if err != nil {
+		dev.TUN.Close()
+		return err
+	}
+	if settings.Port == 0 { // keep the port: firewalls and NATs have learnt it
+		settings.Port = me.engine.Port()
+		if err := d.state.SetSettings(settings); err != nil {
+			d.log.Warn("the port is not kept for the next start", "error", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(d.ctx)
+	d.mesh, d.stopMesh, d.device = me, cancel, dev
+	if err := dev.serve(d.cfg, m.Ranges, me.names.lookup, d.log); err != nil {
+		me.problem("proxy", "the proxy does not listen: "+err.Error())
+	}
+	go me.run(ctx, m)
+	go func() { // so that Run announces it
+		select {
+		case <-me.names.settled:
+			d.post(func() {})
+		case <-me.done:
+		}
+	}()
+	return nil
+}
+
+// post has f run by Run's goroutine, if that still runs.
+func (d *Daemon) post(f func()) {
+	select {
+	case d.posts <- f:
+	case <-d.ctx.Done():
+	}
+}
+
+func (d *Daemon) stopAll() {
+	if d.session != nil {
+		d.stopSession()
+		d.drain(d.sessionDone)
+		d.session = nil
+	}
+	d.endMesh()
+}
+
+func (d *Daemon) endMesh() {
+	if d.mesh == nil {
+		return
+	}
+	d.stopMesh()
+	d.drain(d.mesh.done)
+	d.mesh = nil
+	d.device.close()
+}
+
+// drain waits for a goroutine to end, meanwhile throwing away what it still posts.
+func (d *Daemon) drain(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-d.posts:
+		}
+	}
+}
+
+// A sink hands what one session says to the daemon, unless that session was ended meanwhile.
+type sink struct {
+	d   *Daemon
+	ctx context.Context
+}
+
+func (s sink) post(f func()) {
+	select {
+	case s.d.posts <- func() {
+		if s.ctx.Err() == nil {
+			f()
+		}
+	}:
+	case <-s.ctx.Done():
+	}
+}
+
+func (s sink) welcomed(wire.Welcome) { s.post(func() { s.d.refusal = nil }) }
+
+func (s sink) gotMap(m weft.NetworkMap) { s.post(func() { s.d.setMap(m) }) }
+
+func (s sink) gotChange(c weft.Change) {
+	s.post(func() {
+		if m := s.d.state.Map(); m != nil {
+			s.d.setMap(m.Apply(c))
+		}
+	})
+}
+
+func (s sink) refused(e *weft.Error) {
+	s.post(func() {
+		s.d.refusal = e
+		s.d.log.Error("the server refuses this node", "reason", e.Message)
+		if e.Code == weft.CodeRemoved || e.Code == weft.CodeExpiredNode {
+			s.d.endMesh()
+		}
+	})
+}
+
+// setMap takes a new map in.
+func (d *Daemon) setMap(m weft.NetworkMap) {
+	if err := d.state.SetMap(&m); err != nil {
+		d.log.Error("the map was not stored; it is used all the same", "error", err)
+	}
+	if d.mesh == nil {
+		d.startMesh()
+		return
+	}
+	me := d.mesh
+	me.post(func(now time.Time) { me.setMap(now, m) })
+}
+
+// Up brings the network up, joining first if there is a token, and waits until it is or the server has refused.
+func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
+	err := d.do(ctx, func() error {
+		if q.Token != "" {
+			if err := d.join(q); err != nil {
+				return err
+			}
+		} else if !d.state.Identity().Joined() {
+			return &weft.Error{Code: weft.CodeBadRequest,
+				Message: "this machine belongs to no network yet: get a token on the server with `weft admin key create` and say `weft up TOKEN`"}
+		}
+		s := d.state.Settings()
+		s.Down = false
+		if err := d.state.SetSettings(s); err != nil {
+			return err
+		}
+		if d.refusal != nil {
+			d.stopAll()
+		}
+		d.start()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, upPatience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var up bool
+		var refusal *weft.Error
+		var why error
+		if err := d.do(ctx, func() error {
+			up, refusal, why = d.up(), d.refusal, d.meshError
+			if why == nil && d.session != nil {
+				why = errors.New(d.session.serverStatus().Error)
+			}
+			return nil
+		}); err != nil && ctx.Err() == nil {
+			return err
+		}
+		switch {
+		case refusal != nil:
+			return refusal
+		case up:
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return &weft.Error{Code: weft.CodeUnavailable,
+				Message: fmt.Sprintf("not up yet, and still trying: %v", why)}
+		}
+	}
+}
+
+// Down takes the network away and keeps the identity.
+func (d *Daemon) Down(ctx context.Context) error {
+	return d.do(ctx, func() error {
+		s := d.state.Settings()
+		s.Down = true
+		if err := d.state.SetSettings(s); err != nil {
+			return err
+		}
+		d.stopAll()
+		return host.RepairResolver(d.cfg.StateDir)
+	})
+}
+
+// Logout leaves the network for good. The server is told if it can be; if not, the error says so, and the
+// machine has left all the same.
+func (d *Daemon) Logout(ctx context.Context) error {
+	var told bool
+	var done <-chan struct{}
+	err := d.do(ctx, func() error {
+		if !d.state.Identity().Joined() {
+			return &weft.Error{Code: weft.CodeBadRequest, Message: "this machine belongs to no network: there is nothing to leave"}
+		}
+		if d.session != nil {
+			told, done = d.session.logout(), d.sessionDone
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if told { // the server's word that the node is removed ends the session
+		select {
+		case <-done:
+		case <-time.After(logoutPatience):
+		}
+	}
+	err = d.do(ctx, func() error {
+		d.stopAll()
+		d.refusal = nil
+		return d.state.Leave()
+	})
+	if err == nil && !told {
+		return &weft.Error{Code: weft.CodeUnavailable,
+			Message: "this machine has left, but the server could not be told: remove the node there with `weft admin node remove`"}
+	}
+	return err
+}
+
+// SetSettings stores settings and acts on them.
+func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
+	return d.do(ctx, func() error {
+		old := d.state.Settings()
+		s.Down = old.Down
+		if s.Equal(old) {
+			return nil
+		}
+		if err := d.state.SetSettings(s); err != nil {
+			return err
+		}
+		d.log.Info("settings changed", "old", old, "new", s)
+		d.stopAll()
+		d.start()
+		return nil
+	})
+}

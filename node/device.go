@@ -1,0 +1,127 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.zx2c4.com/wireguard/tun"
+
+	"weft"
+	"weft/engine"
+	"weft/engine/netstack"
+	"weft/engine/proxy"
+	"weft/host"
+)
+
+// ProxyConfig is the way into the network in userspace mode.
+type ProxyConfig struct {
+	Listen   string // host:port on loopback; port 0 is any
+	Password string // of the user "weft"; "" is a random one, kept in the state directory
+}
+
+// passwordFile holds the proxy's password, in the state directory, mode 0600.
+const passwordFile = "proxy-password"
+
+// A device is where packets enter and leave the overlay: a network interface, or a network stack of our own
+// behind a proxy.
+type device struct {
+	TUN   tun.Device // the engine's: it closes it
+	Name  string     // of the interface; "" in userspace mode
+	stack *netstack.Netstack
+	proxy *proxy.Proxy
+}
+
+// openDevice makes the device that the configuration asks for. Addresses come with configure.
+func openDevice(cfg Config, m weft.NetworkMap, log *slog.Logger) (*device, error) {
+	if !cfg.Userspace {
+		t, name, err := engine.OpenTUN(cfg.TUN, engine.MTU)
+		if err != nil {
+			return nil, err
+		}
+		return &device{TUN: t, Name: name}, nil
+	}
+	t, stack, err := netstack.New(m.Self.Addrs, engine.MTU, log)
+	if err != nil {
+		return nil, err
+	}
+	return &device{TUN: t, stack: stack}, nil
+}
+
+// configure gives the device the addresses and routes of a map.
+func (d *device) configure(m weft.NetworkMap) error {
+	if d.stack != nil {
+		return d.stack.SetAddrs(m.Self.Addrs)
+	}
+	addrs := hostPrefixes(m.Self.Addrs)
+	if m.Service.IsValid() {
+		addrs = append(addrs, netip.PrefixFrom(m.Service, m.Service.BitLen()))
+	}
+	err := host.ConfigureLink(d.Name, addrs, m.Ranges, engine.MTU)
+	if err != nil && !errors.Is(err, host.ErrIPv6Disabled) {
+		return fmt.Errorf("the interface %s could not be set up: %w", d.Name, err)
+	}
+	return err
+}
+
+// serve opens the proxy of userspace mode; elsewhere it does nothing.
+func (d *device) serve(cfg Config, ranges []netip.Prefix, resolve func(string) []netip.Addr, log *slog.Logger) error {
+	if d.stack == nil {
+		return nil
+	}
+	password := cfg.Proxy.Password
+	if password == "" {
+		var err error
+		if password, err = keptPassword(filepath.Join(cfg.StateDir, passwordFile)); err != nil {
+			return err
+		}
+	}
+	p, err := proxy.Listen(cfg.Proxy.Listen, proxy.Config{
+		Dial: d.stack.DialContext, Resolve: resolve, Password: password, Logger: log,
+		Overlay: func(a netip.Addr) bool {
+			return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+		},
+	})
+	if err != nil {
+		return err
+	}
+	d.proxy = p
+	return nil
+}
+
+// keptPassword reads the proxy's password, or makes one.
+func keptPassword(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err == nil && strings.TrimSpace(string(b)) != "" {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("the proxy's password cannot be read: %w", err)
+	}
+	password := proxy.NewPassword()
+	if err := host.WriteFileAtomic(path, []byte(password+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("the proxy's password cannot be kept: %w", err)
+	}
+	return password, nil
+}
+
+// proxyAddr is where the proxy listens, "" without one.
+func (d *device) proxyAddr() string {
+	if d.proxy == nil {
+		return ""
+	}
+	return d.proxy.Addr().String()
+}
+
+// close ends what the engine does not.
+func (d *device) close() {
+	if d.proxy != nil {
+		d.proxy.Close()
+	}
+}

@@ -1,0 +1,181 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weft"
+	"weft/engine"
+	"weft/key"
+	"weft/path"
+	"weft/wire"
+)
+
+var frameBuffers = sync.Pool{New: func() any { return new([maxFrame]byte) }}
+
+// A peer is what the mesh keeps of one.
+type peer struct {
+	node     weft.Node
+	box      key.Box
+	agent    *path.Agent
+	due      bool      // the agent was told something and wants to be polled
+	next     time.Time // or then
+	actions  path.Actions
+	counters []engine.PathCounters
+	traffic  []path.Traffic
+}
+
+func randomSession() uint32 {
+	var b [4]byte
+	rand.Read(b[:])
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// setPeers makes peers and engine agree with the map.
+func (me *mesh) setPeers(now time.Time) {
+	eager := len(me.netmap.Peers) <= eagerPeers
+	keep := make(map[weft.NodeID]bool, len(me.netmap.Peers))
+	list := make([]engine.Peer, 0, len(me.netmap.Peers))
+	changed := false
+	for _, n := range me.netmap.Peers {
+		p := me.peers[n.ID]
+		if p == nil || p.node.Key != n.Key {
+			box, err := wire.PeerBox(me.cfg.Key, n.Key)
+			if err != nil {
+				me.log.Warn("a peer's key is no key; it is left out", "peer", n.Name, "error", err)
+				continue
+			}
+			p = &peer{box: box, agent: path.New(now, path.Config{Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager})}
+			p.agent.SetLocal(now, me.local)
+			p.agent.SetRelays(now, me.relayVias(n))
+			me.peers[n.ID] = p
+			changed = true
+		}
+		if !slices.Equal(p.node.Candidates, n.Candidates) {
+			p.agent.SetRemote(now, n.Candidates)
+		}
+		if p.node.Online != n.Online || p.node.ID == 0 {
+			p.agent.SetOnline(now, n.Online)
+		}
+		if p.node.HomeRelay != n.HomeRelay {
+			p.agent.SetRelays(now, me.relayVias(n))
+		}
+		changed = changed || !slices.Equal(p.node.Addrs, n.Addrs)
+		p.node, p.due = n, true
+		keep[n.ID] = true
+		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: hostPrefixes(n.Addrs)})
+	}
+	for id := range me.peers {
+		if !keep[id] {
+			delete(me.peers, id)
+			changed = true
+		}
+	}
+	if !changed {
+		return
+	}
+	if err := me.engine.SetPeers(list); err != nil {
+		me.problem("peers", "some peers cannot be reached: "+err.Error())
+	} else {
+		me.problem("peers", "")
+	}
+	for id, p := range me.peers { // a peer that is new to the engine has no route there yet
+		me.engine.SetRoute(id, p.agent.Selected())
+	}
+}
+
+// hostPrefixes are the single addresses as prefixes.
+func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
+// poll lets a peer's agent act.
+func (me *mesh) poll(now time.Time, p *peer) {
+	p.due = false
+	p.agent.Poll(now, &p.actions)
+	a := &p.actions
+	for _, addr := range a.Learn {
+		me.engine.Learn(p.node.ID, addr)
+	}
+	for _, addr := range a.Forget {
+		me.engine.Forget(addr)
+	}
+	for _, s := range a.Switches {
+		me.engine.SetRoute(p.node.ID, s.To)
+		me.log.Info("path changed", "peer", p.node.Name, "from", s.From.String(), "to", s.To.String(), "reason", s.Reason)
+	}
+	var buf [maxFrame]byte
+	for _, t := range a.Send {
+		me.send(p, t.Via, t.Message, buf[:0])
+	}
+	p.next = a.Next
+}
+
+// send seals a message and sends it to the peer by a way.
+func (me *mesh) send(p *peer, via weft.Via, m wire.PeerMessage, buf []byte) error {
+	return me.engine.Send(p.node.ID, via, wire.AppendPeer(buf, p.box, me.netmap.Self.ID, m))
+}
+
+// takePeerFrame opens a peer's frame and hands it to the agent.
+func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
+	id, err := wire.PeerSender(b)
+	if err != nil {
+		return
+	}
+	p := me.peers[id]
+	if p == nil || f.via.Method != weft.NoMethod && f.src != id {
+		return
+	}
+	m, err := wire.OpenPeer(b, p.box)
+	if err != nil {
+		me.log.Debug("a frame that claims to be a peer's does not open", "peer", p.node.Name, "from", f.from)
+		return
+	}
+	via := f.via
+	if via.Method == weft.NoMethod {
+		via = weft.DirectVia(f.link, f.from)
+	}
+	if pong, ok := m.(wire.Pong); ok {
+		if waiting, ok := me.pings[pong.Tx]; ok {
+			delete(me.pings, pong.Tx)
+			waiting <- pingAnswer{via: via, at: now}
+			return
+		}
+	}
+	p.agent.Handle(now, via, m)
+	p.due = true
+}
+
+// observe tells a peer's agent what flowed.
+func (me *mesh) observe(now time.Time, p *peer) {
+	p.counters = me.engine.Counters(p.counters[:0], p.node.ID)
+	if len(p.counters) == 0 {
+		return
+	}
+	changed := len(p.counters) != len(p.traffic)
+	for i, c := range p.counters {
+		t := path.Traffic(c)
+		if i >= len(p.traffic) {
+			p.traffic = append(p.traffic, t)
+			continue
+		}
+		if p.traffic[i] != t {
+			changed = true
+			p.traffic[i] = t
+		}
+	}
+	p.traffic = p.traffic[:len(p.counters)]
+	if changed {
+		me.activeAt = now
+	}
+	p.agent.Observe(now, p.traffic)
+	p.due = true
+}

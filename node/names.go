@@ -1,0 +1,188 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weft"
+	"weft/dns"
+	"weft/host"
+)
+
+// wireTimeout bounds telling the system's resolver of ours; systemd-resolved answers in milliseconds.
+const wireTimeout = 10 * time.Second
+
+// names resolves the overlay's names on this machine: a server on the service address, and the system's resolver
+// told of it. set, start and how may be called from different goroutines; close once, last.
+type names struct {
+	cfg meshConfig
+	log *slog.Logger
+
+	mu       sync.Mutex
+	server   *dns.Server // nil before the first map
+	resolver *host.Resolver
+	problem  string
+	started  bool
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wiring   sync.WaitGroup
+	settled  chan struct{} // closed when the system was told, or could not be
+}
+
+func newNames(cfg meshConfig) *names {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &names{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, settled: make(chan struct{})}
+}
+
+// set takes the names of a map.
+func (n *names) set(m weft.NetworkMap) {
+	records := []dns.Record{{Name: m.Self.Name, Addrs: m.Self.Addrs}}
+	for _, p := range m.Peers {
+		records = append(records, dns.Record{Name: p.Name, Addrs: p.Addrs})
+	}
+	zone, err := dns.NewZone(m.Domain, records, m.Ranges...)
+	if err != nil {
+		n.log.Warn("the map's names cannot be resolved", "error", err)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.server != nil {
+		n.server.Replace(zone)
+		return
+	}
+	n.server, err = dns.NewServer(dns.Config{
+		Zone: zone, Listen: []netip.AddrPort{netip.AddrPortFrom(m.Service, dns.Port)},
+		ListenConfig: net.ListenConfig{Control: host.FreeBind}, Upstreams: n.upstreams, Logger: n.log,
+	})
+	if err != nil {
+		n.log.Warn("the map's names cannot be resolved", "error", err)
+	}
+}
+
+// start serves the names and tells the system, once. It does not wait.
+func (n *names) start(m weft.NetworkMap) {
+	n.set(m)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.started {
+		return
+	}
+	n.started = true
+	if n.cfg.Device.Name == "" || n.server == nil || !m.Service.IsValid() {
+		close(n.settled) // userspace mode: the proxy looks names up
+		return
+	}
+	server := n.server
+	n.wiring.Go(func() {
+		defer close(n.settled)
+		if err := server.Start(n.ctx); err != nil {
+			n.fail(fmt.Sprintf("names of the overlay are not resolved on this machine: %v", err))
+			return
+		}
+		if n.cfg.Settings.NoDNS {
+			return
+		}
+		ctx, cancel := context.WithTimeout(n.ctx, wireTimeout)
+		defer cancel()
+		domains := []string{m.Domain}
+		for _, r := range m.Ranges {
+			domains = append(domains, dns.ReverseDomains(r)...)
+		}
+		r, err := host.ConfigureResolver(ctx, host.ResolverConfig{
+			Interface: n.cfg.Device.Name, Server: m.Service, Domains: domains, StateDir: n.cfg.StateDir, Logger: n.log,
+		})
+		if err != nil {
+			n.fail(fmt.Sprintf("names of the overlay are answered on %s, and the system's resolver does not know: %v", m.Service, err))
+			return
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.resolver = r
+	})
+}
+
+func (n *names) fail(sentence string) {
+	if n.ctx.Err() != nil {
+		return
+	}
+	n.log.Warn(sentence)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.problem = sentence
+}
+
+// upstreams are whom the system asked before; the names that are not ours go to them.
+func (n *names) upstreams() []netip.AddrPort {
+	n.mu.Lock()
+	r := n.resolver
+	n.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Upstreams()
+}
+
+// lookup finds a peer's addresses.
+func (n *names) lookup(name string) []netip.Addr {
+	n.mu.Lock()
+	s := n.server
+	n.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.Lookup(name)
+}
+
+// how says how the system's resolver was told, and what is wrong with it, if anything.
+func (n *names) how() (mode, problem string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.resolver == nil {
+		return "off", n.problem
+	}
+	return n.resolver.Mode(), n.problem
+}
+
+// refresh looks whether somebody rewrote the system's resolver meanwhile, as a DHCP client does on a new network.
+func (n *names) refresh() {
+	n.mu.Lock()
+	r := n.resolver
+	n.mu.Unlock()
+	if r == nil {
+		return
+	}
+	n.wiring.Go(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, wireTimeout)
+		defer cancel()
+		if err := r.Refresh(ctx); err != nil {
+			n.fail(fmt.Sprintf("names of the overlay are no longer resolved on this machine: %v", err))
+		}
+	})
+}
+
+// close takes everything out again.
+func (n *names) close() {
+	n.cancel()
+	n.wiring.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.resolver != nil {
+		if err := n.resolver.Close(); err != nil {
+			n.log.Error("the system's resolver could not be put back; the next start or `weft down` tries again", "error", err)
+		}
+	}
+	if n.server != nil {
+		n.server.Close()
+	}
+}
+
+// lookupAddrs resolves a host name, or takes an address as it is.
+func lookupAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+}

@@ -1,0 +1,100 @@
+package node
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"weft"
+	"weft/gather"
+	"weft/host"
+	"weft/relay"
+)
+
+// netcheckPatience bounds all of a netcheck: RFC 5780's tests wait for answers that do not come.
+const netcheckPatience = 8 * time.Second
+
+// Netcheck asks the relays, which answer STUN, what they see of this machine.
+func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
+	ctx, cancel := context.WithTimeout(ctx, netcheckPatience)
+	defer cancel()
+	doc := weft.Netcheck{Schema: weft.SchemaVersion, Relays: []weft.NetcheckRelay{}, Interface: []string{}, Problems: []string{}}
+	m := d.state.Map()
+	if m == nil {
+		return doc, &weft.Error{Code: weft.CodeUnavailable, Message: "no relay is known yet, so there is nobody to ask: join a network first with `weft up TOKEN`"}
+	}
+	ifaces, err := host.Interfaces()
+	if err != nil {
+		return doc, err
+	}
+	var v4, v6 []netip.Addr
+	for _, c := range gather.Hosts(ifaces, 1, m.Ranges) {
+		doc.Interface = append(doc.Interface, c.Addr.Addr().String())
+		if c.Addr.Addr().Is4() {
+			v4 = append(v4, c.Addr.Addr())
+		} else {
+			v6 = append(v6, c.Addr.Addr())
+		}
+	}
+	identity := d.state.Identity()
+	var servers4, servers6 []netip.AddrPort
+	for _, r := range m.Relays {
+		line := weft.NetcheckRelay{Name: r.Name}
+		addrs, err := relayUDPAddrs(ctx, r, lookupAddrs)
+		if err != nil {
+			line.Error = err.Error()
+		}
+		for _, a := range addrs {
+			if a.Addr().Is4() {
+				servers4 = append(servers4, a)
+			} else {
+				servers6 = append(servers6, a)
+			}
+			if rtt, err := gather.RTT(ctx, a); err == nil && (line.UDPms == 0 || ms(rtt) < line.UDPms) {
+				line.UDPms = ms(rtt)
+			}
+		}
+		line.StreamMS, line.Stream, err = streamCheck(ctx, relay.StreamConfig{
+			Relay: r, NodeKey: identity.Node, Logger: d.log, Ticket: func() []byte { return m.Ticket },
+		})
+		if err != nil {
+			line.Error = err.Error()
+		}
+		doc.Relays = append(doc.Relays, line)
+	}
+	doc.IPv4 = family(ctx, servers4, v4)
+	doc.IPv6 = family(ctx, servers6, v6)
+	doc.UDP = doc.IPv4.Works || doc.IPv6.Works
+	if !doc.UDP {
+		doc.Problems = append(doc.Problems, "no STUN server answers over UDP: a firewall blocks it, and everything goes through a relay's stream")
+	}
+	return doc, nil
+}
+
+func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr) weft.NetcheckFamily {
+	f := weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown"}
+	if len(servers) == 0 || len(local) == 0 {
+		return f
+	}
+	r, err := gather.Behaviour(ctx, servers, local)
+	if err != nil || len(r.Seen) == 0 {
+		return f
+	}
+	f.Works, f.Mapped = true, r.Seen[0].Mapped
+	f.Mapping, f.Filtering = r.Mapping.String(), r.Filtering.String()
+	return f
+}
+
+// streamCheck reaches a relay's stream, and says in milliseconds how far it is and how it was reached.
+func streamCheck(ctx context.Context, cfg relay.StreamConfig) (float64, string, error) {
+	s, err := relay.DialStream(ctx, cfg)
+	if err != nil {
+		return 0, "", err
+	}
+	defer s.Close()
+	rtt, err := s.Ping(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	return ms(rtt), string(s.Info().Transport), nil
+}

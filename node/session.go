@@ -1,0 +1,287 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+
+	"weft"
+	"weft/stream"
+	"weft/wire"
+)
+
+// Intervals of the session.
+const (
+	// dialTimeout bounds reaching the server, TLS and handshake together; with WebSocket as the second try.
+	dialTimeout = 20 * time.Second
+	// retryFirst and retryLast bound the wait between tries; it doubles, and half of it is random, so that a
+	// restarted server is not met by everybody at once.
+	retryFirst = 250 * time.Millisecond
+	retryLast  = 30 * time.Second
+	// beatEvery is how often the session asks for a sign of life, below the 60 s after which proxies commonly
+	// end an idle connection (nginx proxy_read_timeout); beatPatience is how long it waits for any.
+	beatEvery    = 20 * time.Second
+	beatPatience = 10 * time.Second
+)
+
+// A sessionSink takes what the server says. Its methods are called from the session's goroutine, in order.
+type sessionSink interface {
+	welcomed(wire.Welcome)
+	gotMap(weft.NetworkMap)
+	gotChange(weft.Change)
+	refused(*weft.Error)
+}
+
+// A session keeps the stream to the coordinator up for as long as its context lives.
+type session struct {
+	state  *State
+	sink   sessionSink
+	outbox *outbox
+	log    *slog.Logger
+
+	kicks chan struct{} // the network changed: try, or check, at once
+
+	mu     sync.Mutex
+	status weft.ServerStatus
+	heard  time.Time
+	conn   *stream.Messages
+	epoch  string
+}
+
+func newSession(state *State, sink sessionSink, out *outbox, log *slog.Logger) *session {
+	return &session{state: state, sink: sink, outbox: out, log: log, kicks: make(chan struct{}, 1)}
+}
+
+// run connects, and connects again, until ctx ends or the server refuses this node for good.
+func (s *session) run(ctx context.Context) {
+	wait := retryFirst
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.lost(err)
+		var refusal *weft.Error
+		if errors.As(err, &refusal) && (refusal.Code.Permanent() || refusal.Code == weft.CodeWrongServer) {
+			s.sink.refused(refusal)
+			if refusal.Code.Permanent() {
+				return
+			}
+			wait = retryLast // the right server may come back, but not in a moment
+		}
+		if time.Since(began) > retryLast {
+			wait = retryFirst
+		}
+		pause := wait/2 + rand.N(wait)
+		s.log.Debug("no connection to the server", "error", err, "retry", pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.kicks:
+			wait = retryFirst
+		case <-time.After(pause):
+			wait = min(2*wait, retryLast)
+		}
+	}
+}
+
+// once is one connection, from dialling to its end.
+func (s *session) once(ctx context.Context) error {
+	id := s.state.Identity()
+	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
+	conn, err := stream.DialNoise(dialCtx, stream.Options{
+		URL: id.URL, Path: wire.ControlPath, Proto: wire.ControlProto, Fingerprint: id.Fingerprint,
+	}, id.Machine, id.Server)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+
+	hello := wire.Hello{
+		Version: weft.Version, OS: runtime.GOOS, Secret: id.Secret, NodeKey: id.Node.Public(), Name: id.Name,
+	}
+	if m := s.state.Map(); m != nil {
+		s.mu.Lock()
+		hello.Epoch, hello.MapVersion = s.epoch, m.Version
+		s.mu.Unlock()
+	}
+	if err := send(conn, wire.NodeMessage{Hello: &hello}); err != nil {
+		return err
+	}
+
+	ended := make(chan struct{})
+	defer close(ended)
+	for {
+		b, err := conn.ReadMessage(wire.MaxServerMessage)
+		if err != nil {
+			return fmt.Errorf("the connection to %s ended: %w", id.URL, err)
+		}
+		m, err := wire.ParseServerMessage(b)
+		if err != nil {
+			return fmt.Errorf("%s said something that is no answer: %w", id.URL, err)
+		}
+		s.mu.Lock()
+		s.heard = time.Now()
+		welcomed := s.conn != nil
+		s.mu.Unlock()
+		switch {
+		case m.Welcome != nil && !welcomed:
+			if err := s.state.Welcomed(); err != nil {
+				return err
+			}
+			s.connected(conn, *m.Welcome)
+			s.outbox.again()
+			go s.talk(conn, ended)
+			s.sink.welcomed(*m.Welcome)
+		case m.Map != nil:
+			s.sink.gotMap(*m.Map)
+		case m.Change != nil:
+			s.sink.gotChange(*m.Change)
+		case m.Error != nil:
+			if m.Error.Code.Permanent() {
+				return m.Error
+			}
+			s.log.Debug("the server could not do what was asked", "error", m.Error)
+		}
+	}
+}
+
+// talk says what there is to say once the server has welcomed the node, asks for signs of life, and ends a
+// connection that gives none.
+func (s *session) talk(conn *stream.Messages, ended <-chan struct{}) {
+	defer conn.Close()
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	var asked time.Time
+	var due <-chan time.Time
+	for n := uint64(1); ; {
+		var m wire.NodeMessage
+		select {
+		case <-ended:
+			return
+		case <-s.outbox.changed:
+			if m.Update = s.outbox.latest(); m.Update == nil {
+				continue
+			}
+		case <-due:
+			if due = nil; s.lastHeard().Before(asked) {
+				s.log.Info("the server is silent; connecting again")
+				return
+			}
+			continue
+		case <-s.kicks:
+		case <-tick.C:
+		}
+		if m.Update == nil {
+			m.Ping, asked, due = &wire.Beat{N: n}, time.Now(), time.After(beatPatience)
+			n++
+		}
+		if err := send(conn, m); err != nil {
+			return
+		}
+	}
+}
+
+func (s *session) lastHeard() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard
+}
+
+// An outbox holds the latest of what the coordinator should know of this node. It outlives sessions.
+type outbox struct {
+	changed chan struct{} // holds a token when the latest has not been said
+
+	mu     sync.Mutex
+	update *wire.Update
+}
+
+func newOutbox() *outbox { return &outbox{changed: make(chan struct{}, 1)} }
+
+func (o *outbox) put(u wire.Update) {
+	o.mu.Lock()
+	o.update = &u
+	o.mu.Unlock()
+	o.again()
+}
+
+// again has the latest said once more: there is a new connection.
+func (o *outbox) again() {
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) latest() *wire.Update {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.update
+}
+
+// logout asks the server to remove the node; it reports whether there was a connection to ask over.
+func (s *session) logout() bool {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	return conn != nil && send(conn, wire.NodeMessage{Logout: &wire.Logout{}}) == nil
+}
+
+// kick makes the session try, or check its connection, at once.
+func (s *session) kick() {
+	select {
+	case s.kicks <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) connected(conn *stream.Messages, w wire.Welcome) {
+	s.mu.Lock()
+	s.conn, s.epoch = conn, w.Epoch
+	s.status = weft.ServerStatus{Connected: true, Since: time.Now(), Transport: string(conn.Info().Transport)}
+	s.mu.Unlock()
+	s.log.Info("connected to the server", "transport", conn.Info().Transport, "tls", conn.Info().TLS)
+}
+
+func (s *session) lost(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = nil
+	if s.status.Connected || s.status.Since.IsZero() {
+		s.status = weft.ServerStatus{Since: time.Now()}
+		s.log.Warn("no connection to the server; tunnels go on with what is known", "error", err)
+	}
+	if err != nil {
+		s.status.Error = err.Error()
+	}
+}
+
+// serverStatus is what weft status shows of the connection.
+func (s *session) serverStatus() weft.ServerStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.status
+	st.URL = s.state.Identity().URL
+	if !s.heard.IsZero() {
+		st.MapAge = time.Since(s.heard).Seconds()
+	}
+	return st
+}
+
+func send(conn *stream.Messages, m wire.NodeMessage) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return conn.WriteMessage(b)
+}

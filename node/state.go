@@ -1,0 +1,244 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"weft"
+	"weft/host"
+	"weft/key"
+	"weft/wire"
+)
+
+// Files of the state directory, all of mode 0600.
+const (
+	identityFile = "identity.json"
+	mapFile      = "map.json"
+	settingsFile = "settings.json"
+	lockFile     = "lock"
+)
+
+// Identity is what makes a machine the same node tomorrow.
+type Identity struct {
+	Machine key.MachinePrivate
+	Node    key.NodePrivate
+	// Server, URL and Fingerprint are of the token that joined it; URL is empty before.
+	Server      key.ServerPublic
+	URL         string
+	Fingerprint []byte
+	Name        string // as wished for; the map has the name given
+	// Secret is kept between reading the token and the server's welcome, so that a join that was cut short
+	// goes on by itself.
+	Secret []byte
+}
+
+// Joined reports whether the machine belongs to a network, or is on its way into one.
+func (i Identity) Joined() bool { return i.URL != "" }
+
+// identityDoc is Identity's form in its file: the only document that private keys are written to.
+type identityDoc struct {
+	Machine     string           `json:"machine_key"`
+	Node        string           `json:"node_key"`
+	Server      key.ServerPublic `json:"server_key"`
+	URL         string           `json:"url"`
+	Fingerprint []byte           `json:"fingerprint,omitempty"`
+	Name        string           `json:"name"`
+	Secret      []byte           `json:"secret,omitempty"`
+}
+
+// Settings are what weft set changes. The zero value is the default.
+type Settings struct {
+	Down      bool             `json:"down"`      // weft down was said
+	Port      uint16           `json:"port"`      // of the UDP sockets; 0 is any free one, kept from then on
+	Endpoints []netip.AddrPort `json:"endpoints"` // where the person says that the node is reachable
+	NoDNS     bool             `json:"no_dns"`    // leave the system's resolver alone
+}
+
+// Equal compares every field.
+func (s Settings) Equal(o Settings) bool {
+	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && slices.Equal(s.Endpoints, o.Endpoints)
+}
+
+// State is the state directory: one daemon's at a time, by a lock that goes with the process.
+// It is safe for concurrent use.
+type State struct {
+	dir    string
+	unlock func() error
+
+	mu       sync.Mutex
+	identity Identity
+	settings Settings
+	netmap   *weft.NetworkMap
+}
+
+// OpenState locks the directory, making it if need be, and reads what is there. A damaged map is done without;
+// a damaged identity is an error that says so, since a new one would be another node.
+func OpenState(dir string, log *slog.Logger) (*State, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the state directory %s cannot be made: %w (choose another with --state)", dir, err)
+	}
+	unlock, err := host.LockFile(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("the state directory %s: %w", dir, err)
+	}
+	s := &State{dir: dir, unlock: unlock}
+	if err := s.load(log); err != nil {
+		unlock()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *State) load(log *slog.Logger) error {
+	var doc identityDoc
+	switch err := s.read(identityFile, &doc); {
+	case errors.Is(err, fs.ErrNotExist):
+		s.identity = Identity{Machine: key.NewPrivate[key.Machine](), Node: key.NewPrivate[key.Node]()}
+		if err := s.writeIdentity(s.identity); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("%w; restore it from a backup, or delete the directory and join anew", err)
+	default:
+		machine, err := key.ParsePrivate[key.Machine](doc.Machine)
+		if err == nil {
+			s.identity.Machine = machine
+			s.identity.Node, err = key.ParsePrivate[key.Node](doc.Node)
+		}
+		if err != nil {
+			return fmt.Errorf("%s holds no usable keys (%w); restore it from a backup, or delete the directory and join anew",
+				filepath.Join(s.dir, identityFile), err)
+		}
+		s.identity.Server, s.identity.URL, s.identity.Fingerprint = doc.Server, doc.URL, doc.Fingerprint
+		s.identity.Name, s.identity.Secret = doc.Name, doc.Secret
+	}
+	if err := s.read(settingsFile, &s.settings); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; correct or delete that file", err)
+	}
+	var m weft.NetworkMap
+	switch err := s.read(mapFile, &m); {
+	case err == nil:
+		s.netmap = &m
+	case !errors.Is(err, fs.ErrNotExist):
+		log.Warn("the last map of the network cannot be read; waiting for the server's", "error", err)
+	}
+	return nil
+}
+
+// Close gives the directory up.
+func (s *State) Close() { s.unlock() }
+
+// Dir is the directory's path.
+func (s *State) Dir() string { return s.dir }
+
+// Identity returns the identity.
+func (s *State) Identity() Identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.identity
+}
+
+// Settings returns the settings.
+func (s *State) Settings() Settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings
+}
+
+// Map returns the last map, or nil.
+func (s *State) Map() *weft.NetworkMap {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.netmap
+}
+
+// Join takes a token in: from then on the machine is on its way into that network.
+func (s *State) Join(t wire.Token, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.identity
+	id.Server, id.URL, id.Fingerprint, id.Name, id.Secret = t.Server, t.URL, t.Fingerprint, name, t.Secret[:]
+	return s.writeIdentity(id)
+}
+
+// Welcomed forgets the token's secret: the server knows the machine by its key from now on.
+func (s *State) Welcomed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.identity.Secret == nil {
+		return nil
+	}
+	id := s.identity
+	id.Secret = nil
+	return s.writeIdentity(id)
+}
+
+// Leave forgets the network, keys and map: what joins next is a new node.
+func (s *State) Leave() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.Remove(filepath.Join(s.dir, mapFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.netmap = nil
+	return s.writeIdentity(Identity{Machine: key.NewPrivate[key.Machine](), Node: key.NewPrivate[key.Node]()})
+}
+
+// SetSettings stores the settings.
+func (s *State) SetSettings(v Settings) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.write(settingsFile, v); err != nil {
+		return err
+	}
+	s.settings = v
+	return nil
+}
+
+// SetMap stores the map.
+func (s *State) SetMap(m *weft.NetworkMap) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.netmap = m
+	return s.write(mapFile, m)
+}
+
+// writeIdentity stores the identity, and takes it as the current one only when it is stored.
+func (s *State) writeIdentity(id Identity) error {
+	err := s.write(identityFile, identityDoc{
+		Machine: id.Machine.Reveal(), Node: id.Node.Reveal(), Server: id.Server,
+		URL: id.URL, Fingerprint: id.Fingerprint, Name: id.Name, Secret: id.Secret,
+	})
+	if err == nil {
+		s.identity = id
+	}
+	return err
+}
+
+func (s *State) read(name string, into any) error {
+	path := filepath.Join(s.dir, name)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	return nil
+}
+
+func (s *State) write(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return host.WriteFileAtomic(filepath.Join(s.dir, name), append(b, '\n'), 0o600)
+}
