@@ -221,6 +221,7 @@ func TestPeersAreFetchedByNameAndTheResolverIsPutBack(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, page) })}
 	go srv.Serve(web)
 	defer srv.Close()
+	w.reaches(a, "bob", weft.RelayUDP, weft.RelayStream, weft.Direct) // ann has heard of bob
 	if got := w.run(a.Host, "curl", "-sS", "--max-time", "20", "http://bob.weft.internal/"); got != page {
 		t.Errorf("the page reads %q", got)
 	}
@@ -452,7 +453,7 @@ func TestAPacketCaptureAtTheRelayShowsNoPlaintext(t *testing.T) {
 	rand.Read(random[:])
 	canary := "canary-" + hex.EncodeToString(random[:])
 	file := filepath.Join(w.net.Dir(), "relay.pcap")
-	dump, err := w.server.Host.Start(w.server.Host.Command(w.ctx, "tcpdump", "-i", "any", "-U", "-s", "0", "-w", file))
+	dump, err := w.server.Host.Start(w.server.Host.Command(w.ctx, "tcpdump", "--immediate-mode", "-i", "any", "-U", "-s", "0", "-w", file))
 	if err != nil {
 		t.Fatal(err)
 	}

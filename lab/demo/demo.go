@@ -74,7 +74,10 @@ func Run(ctx context.Context, o Options) error {
 		s.print("weft: two homes behind NATs, one private network\n\n")
 		err = s.homes(ctx)
 	}
-	if ctx.Err() != nil && !s.done {
+	switch {
+	case s.left != nil:
+		return errors.Join(err, fmt.Errorf("cleaning up: %w", s.left))
+	case ctx.Err() != nil && !s.done:
 		return errors.New("the demonstration was interrupted; everything is cleaned up")
 	}
 	return err
@@ -85,7 +88,8 @@ type scene struct {
 	*teller
 	binary    string
 	keep      bool
-	done      bool // the story was told to its end
+	done      bool  // the story was told to its end
+	left      error // what could not be cleaned up
 	dir       string
 	processes []*netns.Process
 	here      *node.Client // the daemon of the node that the story is told from

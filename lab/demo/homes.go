@@ -22,6 +22,7 @@ const (
 	pagePort   = 80
 	streamPort = 7001
 	echoPort   = 7002
+	callPort   = 7003
 )
 
 // iperfSeconds is how long each phase is loaded. TCP needs the first tenths to find the rate.
@@ -34,8 +35,11 @@ type village struct {
 	server, laptop, nas *netns.Host
 	homeA, homeB        *netns.Router
 	overlay             netip.Addr // of the node there
+	up                  time.Time  // when both nodes knew each other
 	stream              *stream
+	call                *call
 	phases              []phase
+	changes             [][2]int // marks of the call around each change of path
 }
 
 // homes tells the whole story in network namespaces.
@@ -51,11 +55,9 @@ func (s *scene) homes(ctx context.Context) (err error) {
 		if err != nil && ctx.Err() == nil {
 			s.postMortem()
 		}
-		closeErr := v.lab.Close()
-		if closeErr == nil {
+		if s.left = v.lab.Close(); s.left == nil {
 			s.say("cleaned up: programs, namespaces, files")
 		}
-		err = errors.Join(err, closeErr)
 	}()
 	s.dir = v.lab.Dir()
 	story, cancel := context.WithTimeoutCause(ctx, storyLimit, fmt.Errorf("the story took longer than %v", storyLimit))
@@ -136,7 +138,8 @@ func (v *village) startNodes(ctx context.Context) error {
 		return err
 	}
 	v.overlay = p.Addrs[slices.IndexFunc(p.Addrs, netip.Addr.Is4)]
-	v.say("both nodes are up after %s; %s is %v", span(time.Since(started)), thereName, v.overlay)
+	v.up = time.Now()
+	v.say("both nodes are up after %s; %s is %v", span(v.up.Sub(started)), thereName, v.overlay)
 	return nil
 }
 
@@ -165,7 +168,8 @@ func (v *village) fetchPage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.say("on %s: curl http://%s/ -> \"Hello from %s\", %d bytes in %s (path now: %s)", hereName, fqdn(thereName), thereName, len(got), span(took), p.Method)
+	v.say("on %s: curl http://%s/ -> \"Hello from %s\", %d bytes in %s, %s after both were up (path now: %s)",
+		hereName, fqdn(thereName), thereName, len(got), span(took), span(time.Since(v.up)), p.Method)
 	return nil
 }
 
@@ -203,7 +207,17 @@ func (v *village) startStream(ctx context.Context) error {
 		return err
 	}
 	v.stream = startStream(from, to.(*net.TCPConn))
-	v.say("one TCP connection is opened now, to carry %d numbered blocks a second through all that follows", time.Second/blockEvery)
+	ear, err := v.nas.ListenUDP(netip.AddrPortFrom(netip.IPv4Unspecified(), callPort))
+	if err != nil {
+		return err
+	}
+	mouth, err := v.laptop.DialContext(ctx, "udp", netip.AddrPortFrom(v.overlay, callPort).String())
+	if err != nil {
+		return err
+	}
+	v.call = startCall(mouth, ear)
+	v.say("one TCP connection (%d numbered blocks a second) and one UDP call (%d packets) begin, and live through all that follows",
+		time.Second/blockEvery, time.Second/callEvery)
 
 	echo, err := v.listen(echoPort)
 	if err != nil {
@@ -242,7 +256,7 @@ func (v *village) goDirect(ctx context.Context) error {
 	}
 	v.say("on %s: weft status", hereName)
 	v.quote(out)
-	return v.measure(ctx, "nothing", weft.Direct, after)
+	return v.measure(ctx, "both joined", weft.Direct, after, 0)
 }
 
 func (v *village) cutPath(ctx context.Context) error {
@@ -267,27 +281,29 @@ func (v *village) change(ctx context.Context, what string, method weft.Method, d
 	if _, err := v.stream.look(); err != nil {
 		return fmt.Errorf("the long-lived connection broke: %w", err)
 	}
-	began := time.Now()
+	began, mark := time.Now(), v.call.mark()
 	if err := do(); err != nil {
 		return err
 	}
 	if _, err := v.reach(ctx, method); err != nil {
 		return err
 	}
-	return v.measure(ctx, what, method, time.Since(began))
+	return v.measure(ctx, what, method, time.Since(began), mark)
 }
 
-// measure takes the figures of one phase, while the path must not change.
-func (v *village) measure(ctx context.Context, what string, method weft.Method, after time.Duration) error {
+// measure takes the figures of one phase, while the path must not change. mark is where the call was
+// when the change began.
+func (v *village) measure(ctx context.Context, what string, method weft.Method, after time.Duration, mark int) error {
 	moved, err := v.settle(ctx)
 	if err != nil {
 		return fmt.Errorf("the long-lived connection did not survive: %w", err)
 	}
 	row := phase{What: what, Path: method.String(), After: after, Stall: moved.Longest}
+	v.changes = append(v.changes, [2]int{mark, v.call.mark()})
 	if row.RTT, err = v.roundTrip(ctx); err != nil {
 		return err
 	}
-	if row.Mbit, row.Retransmits, err = v.throughput(ctx); err != nil {
+	if row.Mbit, err = v.throughput(ctx); err != nil {
 		return err
 	}
 	p, err := v.peer(ctx)
@@ -297,11 +313,6 @@ func (v *village) measure(ctx context.Context, what string, method weft.Method, 
 	if p.Method != method {
 		return fmt.Errorf("the path changed from %s to %s while it was measured: %s", method, p.Method, p.Reason)
 	}
-	loaded, err := v.stream.look()
-	if err != nil {
-		return fmt.Errorf("the long-lived connection did not survive: %w", err)
-	}
-	row.Blocks = moved.Blocks + loaded.Blocks
 	v.phases = append(v.phases, row)
 	v.say("%s after %s: RTT %s, iperf3 %s; the TCP connection lives, its longest stall was %s", row.Path, span(row.After), span(row.RTT), rate(row.Mbit), span(row.Stall))
 	return nil
@@ -346,52 +357,57 @@ func (v *village) roundTrip(ctx context.Context) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// throughput is what one TCP flow of iperf3 reaches, and how many segments it had to send again.
-func (v *village) throughput(ctx context.Context) (mbit float64, resent int, err error) {
+// throughput is what one TCP flow of iperf3 reaches, in Mbit/s.
+func (v *village) throughput(ctx context.Context) (float64, error) {
 	out, runErr := v.laptop.Run(ctx, "iperf3", "-c", fqdn(thereName), "-t", fmt.Sprint(iperfSeconds), "--connect-timeout", "5000", "-J")
-	mbit, resent, err = parseIperf(out)
+	mbit, err := parseIperf(out)
 	if err != nil {
-		return 0, 0, errors.Join(err, runErr)
+		return 0, errors.Join(err, runErr)
 	}
-	return mbit, resent, runErr
+	return mbit, runErr
 }
 
 // parseIperf reads the report of iperf3 -J.
-func parseIperf(report string) (mbit float64, resent int, err error) {
+func parseIperf(report string) (mbit float64, err error) {
 	var doc struct {
 		Error string
 		End   struct {
-			Sent struct {
-				Retransmits int
-			} `json:"sum_sent"`
 			Received struct {
 				BitsPerSecond float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
 		}
 	}
 	if err := json.Unmarshal([]byte(report), &doc); err != nil {
-		return 0, 0, fmt.Errorf("iperf3's report cannot be read: %w", err)
+		return 0, fmt.Errorf("iperf3's report cannot be read: %w", err)
 	}
 	if doc.Error != "" {
-		return 0, 0, fmt.Errorf("iperf3: %s", doc.Error)
+		return 0, fmt.Errorf("iperf3: %s", doc.Error)
 	}
 	if doc.End.Received.BitsPerSecond == 0 {
-		return 0, 0, errors.New("iperf3 moved nothing")
+		return 0, errors.New("iperf3 moved nothing")
 	}
-	return doc.End.Received.BitsPerSecond / 1e6, doc.End.Sent.Retransmits, nil
+	return doc.End.Received.BitsPerSecond / 1e6, nil
 }
 
 func (v *village) sumUp(context.Context) error {
 	sent, lost, err := v.stream.finish(stepLimit)
+	v.call.finish()
 	if err != nil {
 		return fmt.Errorf("the long-lived connection broke: %w", err)
 	}
 	if lost > 0 {
 		return fmt.Errorf("the long-lived connection lost %d of %d blocks", lost, sent)
 	}
+	changing := 0
+	for i, c := range v.changes {
+		v.phases[i].Sent, v.phases[i].Lost = c[1]-c[0], v.call.lost(c[0], c[1])
+		changing += v.phases[i].Lost
+	}
+	spoken := v.call.mark()
 	v.print("\n")
 	v.table(v.phases)
 	v.print("\n  One TCP connection lived through all of it: %d blocks sent, %d lost, none out of order.\n", sent, lost)
-	v.print("  after: from the change to the path being in use; resent: TCP segments of iperf3;\n  longest stall and lost: of that one connection.\n\n")
+	v.print("  One UDP call did too: %d packets sent, %d lost while paths changed, %d while iperf3 filled the path.\n", spoken, changing, v.call.lost(0, spoken)-changing)
+	v.print("  (after: until the path was in use. TCP stalled, UDP lost: of these two, until both went on.)\n\n")
 	return nil
 }

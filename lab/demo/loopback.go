@@ -30,17 +30,16 @@ func (s *scene) loopback(ctx context.Context) (err error) {
 	if s.dir, err = os.MkdirTemp("", "weftdemo-"); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		if err != nil && ctx.Err() == nil {
 			s.postMortem()
 		}
-		cancel() // programs that Stop would find hanging are on their way out already
 		for _, p := range s.processes {
-			err = errors.Join(err, p.Stop())
+			s.left = errors.Join(s.left, p.Stop())
 		}
-		err = errors.Join(err, os.RemoveAll(s.dir))
-		s.say("cleaned up: programs, files")
+		if s.left = errors.Join(s.left, os.RemoveAll(s.dir)); s.left == nil {
+			s.say("cleaned up: programs, files")
+		}
 	}()
 	story, done := context.WithTimeoutCause(ctx, storyLimit, fmt.Errorf("the story took longer than %v", storyLimit))
 	defer done()

@@ -143,3 +143,44 @@ func TestAStreamThatIsCutSaysSo(t *testing.T) {
 		t.Error("a cut connection is no error")
 	}
 }
+
+func TestACallCountsWhatTheNetworkLoses(t *testing.T) {
+	listen := func() *net.UDPConn {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	middle, ear := listen(), listen()
+	mouth, err := net.Dial("udp", middle.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		packet := make([]byte, 2*callSize)
+		for n := 0; ; n++ {
+			size, _, err := middle.ReadFrom(packet)
+			if err != nil {
+				return
+			}
+			if n < 10 || n >= 15 { // five are lost
+				middle.WriteTo(packet[:size], ear.LocalAddr())
+			}
+			if n == 20 { // what is not the call's does not count
+				middle.WriteTo([]byte("stranger"), ear.LocalAddr())
+			}
+		}
+	}()
+	c := startCall(mouth, ear)
+	until(t, "thirty packets", func() bool { return c.mark() >= 30 })
+	c.finish()
+	sent := c.mark()
+	if lost := c.lost(0, sent); lost != 5 {
+		t.Errorf("of %d packets %d count as lost, want 5", sent, lost)
+	}
+	if before, within := c.lost(0, 10), c.lost(10, 15); before != 0 || within != 5 {
+		t.Errorf("lost before the gap: %d, within: %d; want none and 5", before, within)
+	}
+}

@@ -35,22 +35,22 @@ func (t *teller) quote(text string) {
 
 // phase is one line of the table at the end.
 type phase struct {
-	What        string        // was done to the network
-	Path        string        // in use
-	After       time.Duration // until the path was in use
-	RTT         time.Duration // median
-	Mbit        float64       // one TCP flow, Mbit/s
-	Retransmits int           // of that flow
-	Stall       time.Duration // longest silence of the long-lived connection while the path changed
-	Blocks      uint64        // that it carried in this phase
+	What  string        // was done to the network
+	Path  string        // in use
+	After time.Duration // until the path was in use
+	RTT   time.Duration // median
+	Mbit  float64       // one TCP flow, Mbit/s
+	Stall time.Duration // longest silence of the long-lived connection while the path changed
+	Sent  int           // packets of the call while the path changed
+	Lost  int           // of these
 }
 
 // table prints the phases.
 func (t *teller) table(phases []phase) {
 	w := tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "  what was done\tpath\tafter\tRTT\tTCP\tresent\tlongest stall\tlost")
+	fmt.Fprintln(w, "  what was done\tpath\tafter\tRTT\tTCP\tTCP stalled\tUDP lost")
 	for _, p := range phases {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%s\t0 of %d\n", p.What, p.Path, span(p.After), span(p.RTT), rate(p.Mbit), p.Retransmits, span(p.Stall), p.Blocks)
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%d of %d\n", p.What, p.Path, span(p.After), span(p.RTT), rate(p.Mbit), span(p.Stall), p.Lost, p.Sent)
 	}
 	w.Flush()
 }

@@ -192,7 +192,7 @@ func WaitFor(ctx context.Context, what string, cond func() error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited %v for %s: %w (%w)", time.Since(began).Round(time.Millisecond), what, err, ctx.Err())
+			return fmt.Errorf("waited %v for %s: %w (%w)", time.Since(began).Round(time.Millisecond), what, err, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}
