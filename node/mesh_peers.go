@@ -21,6 +21,7 @@ var frameBuffers = sync.Pool{New: func() any { return new([maxFrame]byte) }}
 type peer struct {
 	node     weft.Node
 	box      key.Box
+	greeted  bool // it is known to receive, and a handshake was begun
 	agent    *path.Agent
 	due      bool      // the agent was told something and wants to be polled
 	next     time.Time // or then
@@ -152,6 +153,11 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 	}
 	p.agent.Handle(now, via, m)
 	p.due = true
+	if _, answered := m.(wire.Pong); answered && !p.greeted {
+		p.greeted = true
+		me.poll(now, p) // the answer may be the first way there is
+		me.engine.Greet(id)
+	}
 }
 
 // observe tells a peer's agent what flowed.

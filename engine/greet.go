@@ -1,0 +1,23 @@
+package engine
+
+import (
+	"golang.zx2c4.com/wireguard/device"
+
+	"weft"
+)
+
+// Greet begins a handshake with a peer, unless one was begun within WireGuard's REKEY_TIMEOUT of 5 s. It is for
+// the moment when the peer is first known to receive: an initiation that data caused before that was lost, the
+// next would come 5 s later, and until then the data waits. Both ends greet, so whichever of them lost one, the
+// other's gets through.
+func (e *Engine) Greet(id weft.NodeID) {
+	p := e.peer(id)
+	if p == nil {
+		return
+	}
+	if d := e.dev.LookupPeer(device.NoisePublicKey(p.key.Bytes())); d != nil {
+		if err := d.SendHandshakeInitiation(false); err != nil {
+			e.log.Debug("no greeting", "peer", id, "error", err) // data will begin another
+		}
+	}
+}
