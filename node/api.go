@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +24,9 @@ import (
 // maxRequest bounds the body of a request, in bytes: a token is a few hundred.
 const maxRequest = 16 << 10
 
+// maxSocketPath is the longest path of a unix socket in bytes: sun_path without its final zero byte (unix(7)).
+const maxSocketPath = 107
+
 type pingRequest struct {
 	Peer      string `json:"peer"`
 	TimeoutMS int64  `json:"timeout_ms"`
@@ -34,6 +38,12 @@ type credentialsKey struct{}
 func listenAPI(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("the directory of the socket %s cannot be made: %w (choose another with --socket)", path, err)
+	}
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("the path of the socket %s is longer than the %d bytes that a system takes: choose another with --socket", path, maxSocketPath)
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("%s is no socket, and is left as it is: choose another with --socket", path)
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()

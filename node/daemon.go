@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -53,6 +52,8 @@ type Daemon struct {
 	stopMesh    context.CancelFunc
 	device      *device
 	refusal     *weft.Error
+	unattended  bool // a join by cfg.Token is under way: its refusal ends Run
+	welcomed    bool // the server has known this machine since Run began
 	meshError   error
 	retryMesh   <-chan time.Time
 	ready       bool
@@ -64,10 +65,8 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if !cfg.Userspace {
-		if err := host.CheckTUN(); err != nil {
-			return nil, err
-		}
+	if err := checkDevice(cfg); err != nil {
+		return nil, err
 	}
 	state, err := OpenState(cfg.StateDir, cfg.Logger)
 	if err != nil {
@@ -94,7 +93,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	apiDone := make(chan error, 1)
 	go func() { apiDone <- d.serveAPI(ctx, l) }()
 
-	unattended := d.cfg.Token != "" && d.state.Map() == nil
+	d.unattended = d.cfg.Token != "" && d.state.Map() == nil
 	if d.cfg.Token != "" {
 		if err := d.join(UpRequest{Token: d.cfg.Token, Name: d.cfg.Name}); err != nil {
 			return err
@@ -104,7 +103,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.stopAll()
 	for {
 		d.announce()
-		if unattended && d.refusal != nil && d.state.Map() == nil {
+		if d.unattended && d.refusal != nil && d.state.Map() == nil {
 			return d.refusal
 		}
 		select {
@@ -305,58 +304,6 @@ func (d *Daemon) drain(done <-chan struct{}) {
 	}
 }
 
-// A sink hands what one session says to the daemon, unless that session was ended meanwhile.
-type sink struct {
-	d   *Daemon
-	ctx context.Context
-}
-
-func (s sink) post(f func()) {
-	select {
-	case s.d.posts <- func() {
-		if s.ctx.Err() == nil {
-			f()
-		}
-	}:
-	case <-s.ctx.Done():
-	}
-}
-
-func (s sink) welcomed(wire.Welcome) { s.post(func() { s.d.refusal = nil }) }
-
-func (s sink) gotMap(m weft.NetworkMap) { s.post(func() { s.d.setMap(m) }) }
-
-func (s sink) gotChange(c weft.Change) {
-	s.post(func() {
-		if m := s.d.state.Map(); m != nil {
-			s.d.setMap(m.Apply(c))
-		}
-	})
-}
-
-func (s sink) refused(e *weft.Error) {
-	s.post(func() {
-		s.d.refusal = e
-		s.d.log.Error("the server refuses this node", "reason", e.Message)
-		if e.Code == weft.CodeRemoved || e.Code == weft.CodeExpiredNode {
-			s.d.endMesh()
-		}
-	})
-}
-
-// setMap takes a new map in.
-func (d *Daemon) setMap(m weft.NetworkMap) {
-	if err := d.state.SetMap(&m); err != nil {
-		d.log.Error("the map was not stored; it is used all the same", "error", err)
-	}
-	if d.mesh == nil {
-		d.startMesh()
-		return
-	}
-	me := d.mesh
-	me.post(func(now time.Time) { me.setMap(now, m) })
-}
-
 // Up brings the network up, joining first if there is a token, and waits until it is or the server has refused.
 func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 	err := d.do(ctx, func() error {
@@ -386,14 +333,17 @@ func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	why := ""
 	for {
 		var up bool
 		var refusal *weft.Error
-		var why error
 		if err := d.do(ctx, func() error {
-			up, refusal, why = d.up(), d.refusal, d.meshError
-			if why == nil && d.session != nil {
-				why = errors.New(d.session.serverStatus().Error)
+			up, refusal = d.up(), d.refusal
+			switch {
+			case d.meshError != nil:
+				why = ": " + d.meshError.Error()
+			case d.session != nil && d.session.serverStatus().Error != "":
+				why = ": " + d.session.serverStatus().Error
 			}
 			return nil
 		}); err != nil && ctx.Err() == nil {
@@ -408,8 +358,7 @@ func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return &weft.Error{Code: weft.CodeUnavailable,
-				Message: fmt.Sprintf("not up yet, and still trying: %v", why)}
+			return &weft.Error{Code: weft.CodeUnavailable, Message: "not up yet, and still trying" + why}
 		}
 	}
 }
@@ -436,7 +385,10 @@ func (d *Daemon) Logout(ctx context.Context) error {
 		if !d.state.Identity().Joined() {
 			return &weft.Error{Code: weft.CodeBadRequest, Message: "this machine belongs to no network: there is nothing to leave"}
 		}
-		if d.session != nil {
+		switch {
+		case d.refusal != nil && d.refusal.Code == weft.CodeRemoved:
+			told = true // by the server itself
+		case d.session != nil:
 			told, done = d.session.logout(), d.sessionDone
 		}
 		return nil
@@ -444,7 +396,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if told { // the server's word that the node is removed ends the session
+	if done != nil && told { // the server's word that the node is removed ends the session
 		select {
 		case <-done:
 		case <-time.After(logoutPatience):

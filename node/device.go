@@ -1,10 +1,12 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +38,28 @@ type device struct {
 	Name  string     // of the interface; "" in userspace mode
 	stack *netstack.Netstack
 	proxy *proxy.Proxy
+}
+
+// checkDevice finds out at the start what would keep the device from ever being made: no permission for an
+// interface, or a port of the proxy that somebody else has.
+func checkDevice(cfg Config) error {
+	if !cfg.Userspace {
+		return host.CheckTUN()
+	}
+	if cfg.Proxy.Listen == "" {
+		return nil
+	}
+	p, err := proxy.Listen(cfg.Proxy.Listen, proxy.Config{
+		Dial: func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+			return nil, errors.New("the network is not up yet")
+		},
+		Overlay: func(netip.Addr) bool { return false },
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return fmt.Errorf("%w (--proxy)", err)
+	}
+	return p.Close()
 }
 
 // openDevice makes the device that the configuration asks for. Addresses come with configure.

@@ -22,6 +22,9 @@ const (
 	framesQueued = 1024
 	// maxFrame is the longest frame that the mesh takes, in bytes: a probe as long as an Ethernet packet.
 	maxFrame = 1500
+	// underlayMTU is the length of a full packet on the underlay, in bytes: the overlay's MTU and what
+	// WireGuard (32), UDP (8) and IPv4 (20) add.
+	underlayMTU = engine.MTU + 32 + 8 + 20
 	// watchFast and watchSlow are how often traffic is compared with what was acknowledged: fast while there
 	// is any. A silent path is found within a few fast ticks; slow ones keep an idle machine asleep.
 	watchFast = 100 * time.Millisecond
@@ -328,7 +331,7 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 	}
 	slices.SortFunc(observed, func(a, b weft.Candidate) int { return a.Addr.Compare(b.Addr) })
 	local := gather.Merge(wire.MaxCandidates, static,
-		gather.Hosts(ifaces, port, me.netmap.Ranges, me.cfg.Device.Name), me.reflexive.Candidates(), observed)
+		gather.Hosts(ifaces, port, underlayMTU, me.netmap.Ranges, me.cfg.Device.Name), me.reflexive.Candidates(), observed)
 	if slices.Equal(local, me.local) {
 		return false
 	}

@@ -28,7 +28,7 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 		return doc, err
 	}
 	var v4, v6 []netip.Addr
-	for _, c := range gather.Hosts(ifaces, 1, m.Ranges) {
+	for _, c := range gather.Hosts(ifaces, 1, underlayMTU, m.Ranges) {
 		doc.Interface = append(doc.Interface, c.Addr.Addr().String())
 		if c.Addr.Addr().Is4() {
 			v4 = append(v4, c.Addr.Addr())

@@ -67,9 +67,10 @@ func (s *session) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.lost(err)
 		var refusal *weft.Error
-		if errors.As(err, &refusal) && (refusal.Code.Permanent() || refusal.Code == weft.CodeWrongServer) {
+		refused := errors.As(err, &refusal) && (refusal.Code.Permanent() || refusal.Code == weft.CodeWrongServer)
+		s.lost(err, refused)
+		if refused {
 			s.sink.refused(refusal)
 			if refusal.Code.Permanent() {
 				return
@@ -136,8 +137,8 @@ func (s *session) once(ctx context.Context) error {
 		s.mu.Unlock()
 		switch {
 		case m.Welcome != nil && !welcomed:
-			if err := s.state.Welcomed(); err != nil {
-				return err
+			if err := s.state.Welcomed(); err != nil { // a full disk is no reason to be without the server
+				s.log.Warn("the token's secret, which is of no more use, stays in the state directory", "error", err)
 			}
 			s.connected(conn, *m.Welcome)
 			s.outbox.again()
@@ -253,13 +254,20 @@ func (s *session) connected(conn *stream.Messages, w wire.Welcome) {
 	s.log.Info("connected to the server", "transport", conn.Info().Transport, "tls", conn.Info().TLS)
 }
 
-func (s *session) lost(err error) {
+// lost notes that there is no connection, and says so once. A refusal is the sink's to tell.
+func (s *session) lost(err error, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn = nil
 	if s.status.Connected || s.status.Since.IsZero() {
 		s.status = weft.ServerStatus{Since: time.Now()}
-		s.log.Warn("no connection to the server; tunnels go on with what is known", "error", err)
+		switch {
+		case refused:
+		case s.state.Map() == nil:
+			s.log.Warn("the server is not reached yet; trying again", "error", err)
+		default:
+			s.log.Warn("no connection to the server; tunnels go on with what is known", "error", err)
+		}
 	}
 	if err != nil {
 		s.status.Error = err.Error()

@@ -125,8 +125,10 @@ func (s *State) load(log *slog.Logger) error {
 	}
 	var m weft.NetworkMap
 	switch err := s.read(mapFile, &m); {
-	case err == nil:
+	case err == nil && m.Self.ID != 0:
 		s.netmap = &m
+	case err == nil:
+		log.Warn("the last map of the network is empty; waiting for the server's")
 	case !errors.Is(err, fs.ErrNotExist):
 		log.Warn("the last map of the network cannot be read; waiting for the server's", "error", err)
 	}
@@ -181,14 +183,29 @@ func (s *State) Welcomed() error {
 	return s.writeIdentity(id)
 }
 
+// ForgetMap forgets the map of a network that this machine is no longer in: nothing is started from it again, and
+// a token lets the machine in anew.
+func (s *State) ForgetMap() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forgetMap()
+}
+
+func (s *State) forgetMap() error {
+	s.netmap = nil
+	if err := os.Remove(filepath.Join(s.dir, mapFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the map of the network that was left: %w", err)
+	}
+	return nil
+}
+
 // Leave forgets the network, keys and map: what joins next is a new node.
 func (s *State) Leave() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := os.Remove(filepath.Join(s.dir, mapFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.forgetMap(); err != nil {
 		return err
 	}
-	s.netmap = nil
 	return s.writeIdentity(Identity{Machine: key.NewPrivate[key.Machine](), Node: key.NewPrivate[key.Node]()})
 }
 

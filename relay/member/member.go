@@ -152,8 +152,8 @@ func (s *State) Run(ctx context.Context, cfg Config) error {
 		began := time.Now()
 		err := s.once(ctx, cfg)
 		var refusal *weft.Error
-		if errors.As(err, &refusal) && refusal.Code.Permanent() {
-			return refusal
+		if errors.As(err, &refusal) && (refusal.Code.Permanent() || refusal.Code == weft.CodeWrongServer && s.Signing.IsZero()) {
+			return refusal // a member waits for its own server to come back to that address
 		}
 		if ctx.Err() != nil {
 			return nil
