@@ -251,7 +251,7 @@ func (r *overlayRun) round(ctx context.Context, round int) error {
 func (r *overlayRun) force(ctx context.Context, m weft.Method, block string) error {
 	rules := "table inet wbench\ndelete table inet wbench\n"
 	if block != "" {
-		rules += "table inet wbench { chain out { type filter hook output priority 0; " + block + " drop; } }\n"
+		rules += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + block + " drop\n}\n}\n"
 	}
 	cmd := r.a.Command(ctx, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(rules)

@@ -18,11 +18,13 @@ import (
 // Hosts returns the host candidates of a node whose UDP sockets listen on every address at the port. Left out
 // are interfaces that are down or named in skip (the overlay's own), loopback, link-local addresses, which
 // need a zone that means nothing to others, and addresses inside the overlay's ranges, since a tunnel through
-// itself is none. IPv6 comes first, then by address: the order is stable.
-func Hosts(ifaces []host.Interface, port uint16, ranges []netip.Prefix, skip ...string) []weft.Candidate {
+// itself is none. Left out too are other tunnels: point-to-point interfaces whose MTU is below least, in bytes,
+// so that each of our packets would be two of theirs. (A modem of that kind is still found, by STUN.) IPv6 comes
+// first, then by address: the order is stable.
+func Hosts(ifaces []host.Interface, port uint16, least int, ranges []netip.Prefix, skip ...string) []weft.Candidate {
 	var out []weft.Candidate
 	for _, i := range ifaces {
-		if !i.Up || i.Loopback || slices.Contains(skip, i.Name) {
+		if !i.Up || i.Loopback || i.PointToPoint && i.MTU < least || slices.Contains(skip, i.Name) {
 			continue
 		}
 		for _, p := range i.Addrs {

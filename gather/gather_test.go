@@ -24,14 +24,17 @@ func TestOnlyAddressesThatAPeerCouldUseAreHostCandidates(t *testing.T) {
 		{Name: "lo", Up: true, Loopback: true, Addrs: []netip.Prefix{p("127.0.0.1/8")}},
 		{Name: "eth0", Up: true, Addrs: []netip.Prefix{p("192.168.1.7/24"), p("169.254.3.4/16"), p("2001:db8::7/64"), p("fe80::1/64")}},
 		{Name: "eth1", Up: false, Addrs: []netip.Prefix{p("10.0.0.1/8")}},
+		{Name: "wg0", Up: true, PointToPoint: true, MTU: 1420, Addrs: []netip.Prefix{p("10.99.0.1/24")}},
+		{Name: "ppp0", Up: true, PointToPoint: true, MTU: 1492, Addrs: []netip.Prefix{p("203.0.113.9/32")}},
 		{Name: "weft0", Up: true, Addrs: []netip.Prefix{p("100.64.0.2/32")}},
 		{Name: "other", Up: true, Addrs: []netip.Prefix{p("100.70.1.1/32"), p("10.1.1.1/8")}},
 	}
-	got := Hosts(ifaces, 41641, []netip.Prefix{p("100.64.0.0/10")}, "weft0")
+	got := Hosts(ifaces, 41641, 1468, []netip.Prefix{p("100.64.0.0/10")}, "weft0")
 	want := []weft.Candidate{
 		{Addr: ap("[2001:db8::7]:41641"), Kind: weft.Host},
 		{Addr: ap("10.1.1.1:41641"), Kind: weft.Host},
 		{Addr: ap("192.168.1.7:41641"), Kind: weft.Host},
+		{Addr: ap("203.0.113.9:41641"), Kind: weft.Host},
 	}
 	if d := cmp.Diff(want, got, compareAddrs); d != "" {
 		t.Error(d)
