@@ -181,7 +181,6 @@ func (b *bind) post(src source, packet []byte) bool {
 	select {
 	case b.inbox <- p:
 		return true
-	case <-b.done:
 	case <-t.C:
 		b.e.drops.streamFull.Add(1)
 		parcelPool.Put(buf)

@@ -391,6 +391,9 @@ func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
 	}
 	c.Write([]byte("x"))
 	devA.Close()
+	if a.flows.tcp != 0 {
+		t.Errorf("Close has returned and %d connections are forwarded", a.flows.tcp)
+	}
 	devA.Close()
 	select {
 	case <-ended:
@@ -404,6 +407,45 @@ func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
 		t.Errorf("writing to a closed device: %v", err)
 	}
 	for range devA.Events() { // ends
+	}
+}
+
+// tcpData is an IPv4 TCP segment with data, of no connection that exists.
+func tcpData(from, to netip.Addr, port uint16) []byte {
+	p := make([]byte, 20+20+10)
+	p[0] = 0x45
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	p[8], p[9] = 64, 6
+	copy(p[12:], from.AsSlice())
+	copy(p[16:], to.AsSlice())
+	binary.BigEndian.PutUint16(p[20:], port)
+	binary.BigEndian.PutUint16(p[22:], 9)
+	p[32], p[33] = 5<<4, 0x10 // ACK
+	binary.BigEndian.PutUint16(p[10:], internetChecksum(p[:20]))
+	return p
+}
+
+func TestNoPacketOfABatchStaysBehind(t *testing.T) {
+	dev, _ := newStack(t, addrA4)
+	const flows = 6 // ports that GRO puts into one bucket
+	var batch [][]byte
+	for i := range uint16(flows) {
+		batch = append(batch, append(make([]byte, offset), tcpData(addrB4, addrA4, 1000+8*i)...))
+	}
+	dev.Write(batch, offset)
+	dev.Write([][]byte{append(make([]byte, offset), icmpEcho(addrB4, addrA4)...)}, offset)
+	resets := 0
+	for {
+		p := one(t, dev)
+		if p[9] == 1 { // the echo reply: nothing comes after it
+			break
+		}
+		if p[33]&0x04 != 0 {
+			resets++
+		}
+	}
+	if resets != flows {
+		t.Errorf("%d of %d segments were answered", resets, flows)
 	}
 }
 

@@ -365,11 +365,15 @@ func TestDatagramsGoThroughAnAssociationAndEndWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
+	var intruded atomic.Bool
 	go func() {
 		for b := make([]byte, 1<<16); ; {
 			n, from, err := server.ReadFrom(b)
 			if err != nil {
 				return
+			}
+			if string(b[:n]) == "intruder" {
+				intruded.Store(true)
 			}
 			server.WriteTo(bytes.ToUpper(b[:n]), from)
 		}
@@ -409,7 +413,7 @@ func TestDatagramsGoThroughAnAssociationAndEndWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	other.Write(append(append([]byte{0, 0, 0}, appendAddr(nil, netip.AddrPortFrom(webAddr, 9))...), "x"...))
+	other.Write(append(append([]byte{0, 0, 0}, named...), "intruder"...))
 	// More destinations than there are places, and the first still works.
 	for i := range uint16(2 * maxDestinations) {
 		c.Write(append(append([]byte{0, 0, 0}, appendAddr(nil, netip.AddrPortFrom(webAddr, 20000+i))...), "x"...))
@@ -424,6 +428,9 @@ func TestDatagramsGoThroughAnAssociationAndEndWithIt(t *testing.T) {
 		b := make([]byte, 2048)
 		n, err := c.Read(b)
 		answered = err == nil && bytes.HasSuffix(b[:n], []byte("AGAIN"))
+	}
+	if intruded.Load() { // it came before what has been answered
+		t.Error("somebody else's datagram went through")
 	}
 	if n := o.dials.Load() - before; n < maxDestinations || n > 2*maxDestinations+10 {
 		t.Errorf("%d destinations were dialled", n)
