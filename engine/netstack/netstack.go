@@ -28,6 +28,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/tun"
@@ -337,7 +338,22 @@ func (d *device) Close() error {
 	n.stop()
 	n.stack.Close()
 	n.link.Close()
-	n.flows.close()
-	close(n.events)
-	return nil
+	done := make(chan struct{})
+	go func() { defer close(done); n.flows.close() }()
+	for again := time.NewTicker(abortAgain); ; {
+		select {
+		case <-done:
+			again.Stop()
+			close(n.events)
+			return nil
+		case <-again.C:
+			for _, ep := range n.stack.RegisteredEndpoints() {
+				ep.Abort()
+			}
+		}
+	}
 }
+
+// abortAgain is how often Close looks for connections that began while it closed the others: they would be
+// waited for until TCP gives up, a minute.
+const abortAgain = 50 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -381,6 +382,28 @@ func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
 	}
 }
 
+func TestNothingRunsOnAfterTheDeviceIsClosed(t *testing.T) {
+	before := runtime.NumGoroutine()
+	dev, n, err := New([]netip.Addr{addrA4}, engine.MTU, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := serve(t, func(c net.Conn) { io.Copy(c, c) })
+	c, err := n.DialContext(context.Background(), "tcp", netip.AddrPortFrom(addrA4, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write([]byte("x"))
+	dev.Close()
+	c.Close()
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before+1; runtime.Gosched() { // serve's
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, before %d:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
 func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
 	devA, a := newStack(t, addrA4)
 	ended := make(chan struct{})
@@ -553,4 +576,26 @@ func BenchmarkTCPBetweenTwoStacks(b *testing.B) {
 func BenchmarkTCPThroughTwoEngines(b *testing.B) {
 	from, _ := tunnelled(b)
 	benchmarkStream(b, from)
+}
+
+func TestClosingDoesNotWaitForConnectionsThatNeverStood(t *testing.T) {
+	dev, n := newStack(t, addrA4)
+	port := serve(t, func(c net.Conn) { io.Copy(io.Discard, c) })
+	syn := tcpData(addrB4, addrA4, 1000)[:40]
+	binary.BigEndian.PutUint16(syn[2:], 40)
+	binary.BigEndian.PutUint16(syn[22:], port)
+	syn[33] = 0x02
+	syn[10], syn[11] = 0, 0
+	binary.BigEndian.PutUint16(syn[10:], internetChecksum(syn[:20]))
+	dev.Write([][]byte{append(make([]byte, offset), syn...)}, offset)
+	if p := one(t, dev); p[33] != 0x12 {
+		t.Fatalf("not a SYN-ACK: %x", p)
+	}
+	closed := make(chan struct{})
+	go func() { defer close(closed); dev.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Fatalf("Close hangs, with %d connections", n.flows.tcp)
+	}
 }
