@@ -114,7 +114,7 @@ func (b *bind) shut() {
 	b.once.Do(func() {
 		close(b.done)
 		if err := b.inner.Close(); err != nil {
-			b.e.log.Warn("closing the UDP sockets", "err", err)
+			b.e.log.Warn("closing the UDP sockets", "error", err)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func (b *bind) socket(bufs [][]byte, ep *conn.StdNetEndpoint) error {
 	var gso conn.ErrUDPGSODisabled
 	switch {
 	case errors.As(err, &gso):
-		b.e.quiet.say(slog.LevelInfo, "gso", "UDP segmentation offload does not work here: sending without", "err", err)
+		b.e.quiet.say(slog.LevelInfo, "gso", "UDP segmentation offload does not work here: sending without", "error", err)
 		return gso.RetryErr
 	case len(bufs) > 1 && (errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.EINVAL)):
 		return b.singly(bufs, ep)
@@ -322,7 +322,7 @@ func (b *bind) failed(n int, err error) {
 		return
 	}
 	b.e.drops.sendErrors.Add(uint64(n))
-	b.e.quiet.say(slog.LevelDebug, "send", "packets could not be sent", "packets", n, "err", err)
+	b.e.quiet.say(slog.LevelDebug, "send", "packets could not be sent", "packets", n, "error", err)
 }
 
 // carriesData tells a batch with data from keepalives, which are transport packets of nothing.

@@ -404,3 +404,27 @@ func TestTheEngineEndsWithItsDevice(t *testing.T) {
 		t.Errorf("sending from an engine that has ended: %v", err)
 	}
 }
+
+func TestAGreetingBeginsOneHandshake(t *testing.T) {
+	a := start(t, 1)
+	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	mustSetPeers(t, a, Peer{ID: 2, Key: key.NewPrivate[key.Node]().Public()})
+	a.SetRoute(2, weft.DirectVia(0, sink.LocalAddr().(*net.UDPAddr).AddrPort()))
+	began := time.Now()
+	a.Greet(9) // nobody
+	a.Greet(2)
+	a.Greet(2)
+	buf := make([]byte, 2048)
+	sink.SetReadDeadline(began.Add(device.RekeyTimeout - 500*time.Millisecond))
+	if n, err := sink.Read(buf); err != nil || n != device.MessageInitiationSize || buf[0] != device.MessageInitiationType {
+		t.Fatalf("got %x, %v", buf[:n], err)
+	}
+	sink.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := sink.Read(buf); err == nil {
+		t.Fatalf("and again %x", buf[:n])
+	}
+}

@@ -26,7 +26,7 @@ func (b *bind) receiver(inner conn.ReceiveFunc) conn.ReceiveFunc {
 			if closed(err) {
 				return 0, err
 			}
-			b.e.quiet.say(slog.LevelWarn, "receive", "receiving from the UDP socket failed", "err", err)
+			b.e.quiet.say(slog.LevelWarn, "receive", "receiving from the UDP socket failed", "error", err)
 			select {
 			case <-b.done:
 				return 0, net.ErrClosed

@@ -202,7 +202,7 @@ func (e *Engine) Handshake(id weft.NodeID) time.Time {
 	if time.Since(h.at) >= handshakeFresh {
 		h.by = make(map[[key.Size]byte]time.Time)
 		if err := e.dev.IpcGetOperation(handshakeReader(h.by)); err != nil {
-			e.quiet.say(slog.LevelWarn, "handshakes", "asking the device for handshakes failed", "err", err)
+			e.quiet.say(slog.LevelWarn, "handshakes", "asking the device for handshakes failed", "error", err)
 		}
 		h.at = time.Now()
 	}

@@ -97,7 +97,7 @@ func (n *Netstack) forwardTCP(r *tcp.ForwarderRequest) {
 	defer cancel()
 	program, err := new(net.Dialer).DialContext(ctx, "tcp", local(id))
 	if err != nil {
-		n.log.Debug("a peer's connection is refused", "peer", id.RemoteAddress, "port", id.LocalPort, "err", err)
+		n.log.Debug("a peer's connection is refused", "peer", id.RemoteAddress, "port", id.LocalPort, "error", err)
 		refuse()
 		return
 	}

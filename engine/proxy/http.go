@@ -163,7 +163,7 @@ func (p *Proxy) serveConnect(w http.ResponseWriter, r *http.Request) {
 
 // httpFailure says in a sentence why a destination was not reached.
 func (p *Proxy) httpFailure(w http.ResponseWriter, r *http.Request, err error) {
-	p.cfg.Logger.Debug("an HTTP destination was not reached", "host", r.Host, "err", err)
+	p.cfg.Logger.Debug("an HTTP destination was not reached", "host", r.Host, "error", err)
 	switch {
 	case errors.Is(err, errNotOverlay):
 		http.Error(w, "Refused: "+errNotOverlay.Error()+".", http.StatusForbidden)

@@ -189,7 +189,7 @@ func (p *Proxy) accept() {
 			if p.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			p.cfg.Logger.Warn("the proxy cannot accept a connection", "err", err)
+			p.cfg.Logger.Warn("the proxy cannot accept a connection", "error", err)
 			select {
 			case <-time.After(acceptRetry):
 			case <-p.ctx.Done():

@@ -122,7 +122,7 @@ func appendAddr(dst []byte, a netip.AddrPort) []byte {
 func (p *Proxy) serveSOCKS(c *client) {
 	command, to, err := p.negotiate(c)
 	if err != nil {
-		p.cfg.Logger.Debug("a SOCKS client was turned away", "err", err)
+		p.cfg.Logger.Debug("a SOCKS client was turned away", "error", err)
 		return
 	}
 	answer := func(r reply, bound netip.AddrPort) error {
@@ -134,7 +134,7 @@ func (p *Proxy) serveSOCKS(c *client) {
 		c.SetDeadline(time.Now().Add(dialPatience + greetingPatience))
 		remote, err := p.connect(p.ctx, "tcp", to.host, to.port)
 		if err != nil {
-			p.cfg.Logger.Debug("a SOCKS destination was not reached", "host", to.host, "port", to.port, "err", err)
+			p.cfg.Logger.Debug("a SOCKS destination was not reached", "host", to.host, "port", to.port, "error", err)
 			answer(replyOf(err), netip.AddrPort{})
 			return
 		}

@@ -49,7 +49,7 @@ func (p *Proxy) associate(c *client, from target, answer func(reply, netip.AddrP
 	local := addrPort(c.LocalAddr())
 	sock, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), 0)))
 	if err != nil {
-		p.cfg.Logger.Warn("the proxy cannot open a UDP socket", "err", err)
+		p.cfg.Logger.Warn("the proxy cannot open a UDP socket", "error", err)
 		answer(replyFailure, netip.AddrPort{})
 		return
 	}
@@ -97,7 +97,7 @@ func (a *association) receive() {
 		}
 		f, err := a.flow(to)
 		if err != nil {
-			a.p.cfg.Logger.Debug("a SOCKS destination was not reached", "host", to.host, "port", to.port, "err", err)
+			a.p.cfg.Logger.Debug("a SOCKS destination was not reached", "host", to.host, "port", to.port, "error", err)
 			continue
 		}
 		f.c.Write(payload) // lost is lost
