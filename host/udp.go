@@ -27,8 +27,6 @@ const (
 	// what was received is still in the cache when it is sent.
 	UDPBatch = 32
 
-	// udpMost is the longest UDP payload over IPv4 in bytes.
-	udpMost = 65507
 	// udpSegments is how many datagrams one send may be taken apart into (UDP_MAX_SEGMENTS before Linux 6.9).
 	udpSegments = 64
 	// udpRunMost bounds in bytes what is put together: IPv6's payload is that of IPv4 less its header.

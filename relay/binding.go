@@ -13,8 +13,8 @@ import (
 
 // Intervals of a binding, seen from the node.
 const (
-	// bindRounds are the waits between the first tries: a lost packet costs a tenth of a second, and a relay
-	// that UDP does not reach is asked some times a minute.
+	// bindFirst is the wait before the second try, which doubles up to bindLast: a lost packet costs a tenth of
+	// a second, and a relay that UDP does not reach is asked some times a minute.
 	bindFirst = 100 * time.Millisecond
 	bindLast  = 15 * time.Second
 	// renewEvery keeps the NAT's mapping too: below the 30 s after which many forget one (RFC 4787 section
@@ -24,6 +24,9 @@ const (
 	lostAfter = 5
 	// nonceLife is how long an answer to a Bind is waited for.
 	nonceLife = 5 * time.Second
+	// maxChallenges is how many cookies in a row are tried without delay. A second may be asked for when the
+	// first ended on the way; more is a relay that cannot remember, or somebody who wants us busy.
+	maxChallenges = 2
 )
 
 // UDPBindingConfig is what a binding is made of.
@@ -48,6 +51,7 @@ type UDPBinding struct {
 	wait   time.Duration
 	next   time.Time
 	misses int
+	asked  int // challenges since the relay last said yes or no
 
 	bound    bool
 	until    time.Time // end of the binding
@@ -136,8 +140,10 @@ func (u *UDPBinding) Handle(now time.Time, b []byte) bool {
 			return false
 		}
 		u.cookie = c.Cookie
-		u.sent, u.next, u.wait = time.Time{}, now, bindFirst
-		return true
+		if u.asked++; u.asked <= maxChallenges {
+			u.sent, u.next, u.wait = time.Time{}, now, bindFirst
+		}
+		return true // and where it asks again and again, the next round is soon enough
 	case wire.KindBound:
 		answer, err := wire.ParseBound(b, u.box)
 		if err != nil || u.sent.IsZero() || answer.Nonce != u.nonce {
@@ -166,5 +172,5 @@ func (u *UDPBinding) Handle(now time.Time, b []byte) bool {
 
 // settle notes that the relay answered.
 func (u *UDPBinding) settle(next time.Time) {
-	u.sent, u.next, u.wait, u.misses = time.Time{}, next, bindFirst, 0
+	u.sent, u.next, u.wait, u.misses, u.asked = time.Time{}, next, bindFirst, 0, 0
 }

@@ -45,7 +45,7 @@ func DialNoise(ctx context.Context, o Options, machine key.MachinePrivate, serve
 		StaticKeypair: keypair(machine), PeerStatic: serverKey[:],
 	})
 	if err != nil {
-		return nil, fmt.Errorf("Noise: %w", err)
+		return nil, fmt.Errorf("the Noise handshake: %w", err)
 	}
 	initiation, _, _, err := hs.WriteMessage(nil, nil)
 	if err != nil {
@@ -129,7 +129,7 @@ func AcceptNoise(w http.ResponseWriter, r *http.Request, proto string, server ke
 	})
 	if err != nil {
 		WriteError(w, http.StatusInternalServerError, &weft.Error{Code: weft.CodeInternal, Message: "this server's key cannot be used"})
-		return nil, machine, fmt.Errorf("Noise: %w", err)
+		return nil, machine, fmt.Errorf("the Noise handshake: %w", err)
 	}
 	if _, _, _, err := hs.ReadMessage(nil, initiation); err != nil {
 		WriteError(w, http.StatusForbidden, wrongServer(r.Host))
@@ -143,7 +143,7 @@ func AcceptNoise(w http.ResponseWriter, r *http.Request, proto string, server ke
 	record, receive, send, err := hs.WriteMessage(record, nil)
 	if err != nil { // a key of low order
 		WriteError(w, http.StatusForbidden, &weft.Error{Code: weft.CodeDenied, Message: "the machine's key is none"})
-		return nil, machine, fmt.Errorf("Noise: %w", err)
+		return nil, machine, fmt.Errorf("the Noise handshake: %w", err)
 	}
 	conn, err := accept(w, r, proto, how)
 	if err != nil {

@@ -1,0 +1,298 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weft"
+	"weft/host"
+	"weft/wire"
+)
+
+const (
+	// udpBuffer is asked for in each direction of a UDP socket, in bytes: at 5 Gbit/s, 10 ms.
+	udpBuffer = 8 << 20
+	// maxReply is the longest answer in bytes: STUN's with its attributes, and Bound.
+	maxReply = 1024
+	// maxReplies is how many answers wait until they are sent.
+	maxReplies = host.UDPBatch
+)
+
+// Respond answers a datagram that is STUN's: it adds the answer to dst, or reports false. From is its sender;
+// local, where it is valid, the address of this machine that was hit. It runs where datagrams are forwarded and
+// must not wait.
+type Respond func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool)
+
+// ServeUDP reads the sockets until ctx ends or the server is closed, and then returns nil; or until one of them
+// fails. It takes what the relay is sent and hands STUN to other, which may be nil. It does not close the sockets.
+func (s *Server) ServeUDP(ctx context.Context, conns []*net.UDPConn, other func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	loops := make([]*loop, 0, len(conns))
+	for _, conn := range conns {
+		if got, _, err := host.SetUDPBuffers(conn, udpBuffer); err == nil && got < udpBuffer {
+			s.log.Debug("smaller UDP buffers than asked for: raise net.core.rmem_max, or run with CAP_NET_ADMIN", "bytes", got, "wanted", udpBuffer)
+		}
+		socket, err := host.NewUDPSocket(conn)
+		if err != nil {
+			return err
+		}
+		s.slow.add(socket)
+		loops = append(loops, s.newLoop(socket, other))
+	}
+	var wg sync.WaitGroup
+	for i, l := range loops {
+		wg.Go(func() {
+			if err := l.run(ctx); err != nil {
+				cancel(fmt.Errorf("relay on UDP %s: %w", conns[i].LocalAddr(), err))
+			}
+		})
+	}
+	wg.Go(func() { s.verify(ctx) })
+	wg.Go(func() {
+		tick := time.NewTicker(sweepEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.closed:
+				cancel(nil)
+				return
+			case <-tick.C:
+				s.sweep()
+			}
+		}
+	})
+	<-ctx.Done()
+	for _, conn := range conns {
+		_ = conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	wg.Wait()
+	for _, conn := range conns {
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// loop is what one goroutine needs to serve a socket.
+type loop struct {
+	s      *Server
+	socket *host.UDPSocket
+	other  Respond
+	out    *host.UDPWriter
+
+	now     time.Duration // of the batch
+	replies [maxReplies]host.UDPDest
+	text    [maxReplies][maxReply]byte // of the replies
+	n       int                        // replies in use
+
+	// What the last datagram was resolved to, since the next is likely of the same flow. For one batch.
+	from   netip.AddrPort
+	sender *binding
+	to     nodeName
+	node   *node
+
+	perSource [sources]uint16
+	second    time.Duration
+}
+
+func (s *Server) newLoop(socket *host.UDPSocket, other Respond) *loop {
+	return &loop{s: s, socket: socket, other: other, out: host.NewUDPWriter()}
+}
+
+func (l *loop) run(ctx context.Context) error {
+	r := host.NewUDPReader(l.socket)
+	for {
+		reads, err := r.Read()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		l.begin()
+		for i := range reads {
+			l.take(&reads[i])
+		}
+		l.flush()
+	}
+}
+
+func (l *loop) begin() {
+	l.now = l.s.now()
+	l.from, l.sender, l.to, l.node = netip.AddrPort{}, nil, nodeName{}, nil
+	if l.now-l.second >= time.Second {
+		clear(l.perSource[:])
+		l.second = l.now
+	}
+}
+
+func (l *loop) flush() {
+	c := l.out.Flush()
+	count := &l.s.count
+	if c.Datagrams > 0 {
+		count.udpDatagrams.Add(uint64(c.Datagrams))
+		count.udpBytes.Add(uint64(c.Bytes))
+	}
+	count.drop(DropFull, c.Full)
+	count.drop(DropRefused, c.Failed)
+	l.n = 0
+}
+
+// take deals with one message: a datagram, or a run of them from one sender.
+func (l *loop) take(m *host.UDPRead) {
+	for data := m.Data; len(data) > 0; {
+		n := min(m.Segment, len(data))
+		if id, _, err := wire.ParseData(data[:n]); err == nil {
+			run, count := dataRun(data, m.Segment)
+			l.forward(m, id, data[:run], count)
+			data = data[run:]
+			continue
+		}
+		l.single(m, data[:n])
+		data = data[n:]
+	}
+}
+
+// dataRun returns how many bytes, and how many datagrams of at most size bytes, from the first on are Data
+// frames for the same node.
+func dataRun(data []byte, size int) (run, count int) {
+	prefix := data[:wire.DataPrefix]
+	for run < len(data) {
+		n := min(size, len(data)-run)
+		if n <= wire.DataPrefix || !bytes.Equal(data[run:run+wire.DataPrefix], prefix) {
+			break
+		}
+		run += n
+		count++
+	}
+	return run, count
+}
+
+// forward sends a run of Data frames of one sender to one node.
+func (l *loop) forward(m *host.UDPRead, id weft.NodeID, data []byte, count int) {
+	s := l.s
+	if l.sender == nil || m.From != l.from {
+		l.from, l.sender = m.From, s.addrs.get(addrName(m.From))
+	}
+	from := l.sender
+	if from == nil || int64(l.now) >= from.ends.Load() {
+		s.count.drop(DropStranger, count)
+		return
+	}
+	name := nodeName{network: from.node.name.network, id: id}
+	if l.node == nil || name != l.to {
+		l.to, l.node = name, s.nodes.get(name)
+	}
+	if l.node == nil {
+		s.count.drop(DropNoSuch, count)
+		return
+	}
+	if b := l.node.binding(l.now); b != nil {
+		for at := 0; at < len(data); at += m.Segment {
+			wire.SetDataID(data[at:], from.node.name.id)
+		}
+		l.out.Add(&b.dest, data, m.Segment)
+		return
+	}
+	if ss := l.node.session(l.now); ss != nil {
+		ss.out.datagrams(from.node.name.id, data, m.Segment)
+		return
+	}
+	s.count.drop(DropNoSuch, count)
+}
+
+// single deals with a datagram that is not Data.
+func (l *loop) single(m *host.UDPRead, b []byte) {
+	if m.From.Port() == 0 { // nothing can be sent there
+		l.s.count.drop(DropMalformed, 1)
+		return
+	}
+	switch kind, _ := wire.KindOf(b); {
+	case kind == wire.KindBind:
+		l.bind(m, b)
+	case l.other != nil && wire.Classify(b) == wire.ClassSTUN:
+		local := netip.AddrPortFrom(l.socket.Local().Addr(), l.socket.Local().Port())
+		if m.Local.IsValid() {
+			local = netip.AddrPortFrom(m.Local, local.Port())
+		}
+		dest, text := l.reply(m)
+		if answer, ok := l.other(text, b, m.From, local); ok {
+			l.out.Add(dest, answer, 0)
+		}
+	default:
+		l.s.count.drop(DropMalformed, 1)
+	}
+}
+
+// bind answers a Bind, or has it verified.
+func (l *loop) bind(m *host.UDPRead, b []byte) {
+	s := l.s
+	f, err := wire.ParseBind(b)
+	if err != nil {
+		s.count.drop(DropMalformed, 1)
+		return
+	}
+	issued, ok := s.cookies.check(f.Cookie, m.From, l.now)
+	if !ok {
+		dest, text := l.reply(m)
+		l.out.Add(dest, wire.AppendChallenge(text, wire.Challenge{Nonce: f.Nonce, Cookie: s.cookies.make(m.From, l.now)}), 0)
+		s.count.challenges.Add(1)
+		return
+	}
+	job := bind{frame: b, from: m.From, local: m.Local, socket: l.socket, issued: issued}
+	dest, text := l.reply(m)
+	if reply, ok := s.renew(text, f, job); ok {
+		if reply != nil {
+			l.out.Add(dest, reply, 0)
+		}
+		return
+	}
+	if !l.spare(m.From.Addr()) {
+		s.count.drop(DropBusy, 1)
+		return
+	}
+	job.frame = bytes.Clone(b)
+	select {
+	case s.slow.waiting <- job:
+	default:
+		s.count.drop(DropBusy, 1)
+	}
+}
+
+// reply is where an answer to m goes, and the memory to write it in, until the next flush.
+func (l *loop) reply(m *host.UDPRead) (*host.UDPDest, []byte) {
+	if l.n == maxReplies {
+		l.flush()
+	}
+	dest, text := &l.replies[l.n], l.text[l.n][:0]
+	l.n++
+	l.socket.SetDest(dest, m.From, m.Local)
+	return dest, text
+}
+
+// spare reports whether an address may have another Bind verified in this second.
+func (l *loop) spare(ip netip.Addr) bool {
+	b := ip.As16()
+	if ip.Is6() {
+		clear(b[8:])
+	}
+	x := binary.BigEndian.Uint64(b[:8]) ^ binary.BigEndian.Uint64(b[8:])
+	n := &l.perSource[x*0x9E3779B97F4A7C15>>52]
+	if *n >= maxPerSource {
+		return false
+	}
+	*n++
+	return true
+}
