@@ -32,7 +32,7 @@ func (a *app) adminCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "admin",
 		Short: "Administer the server of this machine: users, join keys, nodes, relays",
-		Args:  args(cobra.NoArgs),
+		Args:  noArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&ad.dir, "data", "/var/lib/weft-server", "the server's directory")
@@ -81,13 +81,13 @@ func (a *app) table(heading string, rows [][]string) {
 
 // group is a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	c.AddCommand(commands...)
 	return c
 }
 
 func (ad *admin) statusCommand() *cobra.Command {
-	return &cobra.Command{Use: "status", Short: "Show how the server is", Args: args(cobra.NoArgs),
+	return &cobra.Command{Use: "status", Short: "Show how the server is", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := ad.client().Status(c.Context())
 			return show(ad, s, err, func(s control.Status) {
@@ -102,12 +102,12 @@ func (ad *admin) statusCommand() *cobra.Command {
 
 func (ad *admin) userCommand() *cobra.Command {
 	return group("user", "People that nodes belong to",
-		&cobra.Command{Use: "create NAME", Short: "Make a user", Args: args(cobra.ExactArgs(1)),
+		&cobra.Command{Use: "create NAME", Short: "Make a user", Args: args(1, 1),
 			RunE: func(c *cobra.Command, list []string) error {
 				u, err := ad.client().CreateUser(c.Context(), list[0])
 				return show(ad, u, err, func(u control.UserAnswer) { fmt.Fprintln(ad.out, u.User.Name) })
 			}},
-		&cobra.Command{Use: "list", Short: "List the users", Args: args(cobra.NoArgs),
+		&cobra.Command{Use: "list", Short: "List the users", Args: noArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				u, err := ad.client().Users(c.Context())
 				return show(ad, u, err, func(u control.UsersAnswer) {
@@ -118,7 +118,7 @@ func (ad *admin) userCommand() *cobra.Command {
 					ad.table("USER\tNODES\tCREATED", rows)
 				})
 			}},
-		&cobra.Command{Use: "remove NAME", Short: "Remove a user who has no nodes", Args: args(cobra.ExactArgs(1)),
+		&cobra.Command{Use: "remove NAME", Short: "Remove a user who has no nodes", Args: args(1, 1),
 			RunE: func(c *cobra.Command, list []string) error {
 				d, err := ad.client().RemoveUser(c.Context(), list[0])
 				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
@@ -126,13 +126,13 @@ func (ad *admin) userCommand() *cobra.Command {
 	)
 }
 
-func (ad *admin) keyCommand() *cobra.Command {
+func (ad *admin) keyCreateCommand() *cobra.Command {
 	var r control.KeyRequest
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Make a join key and print its token, this once",
 		Long:  "Make a join key and print its token, this once: the server keeps a hash of it. Without --reusable it lets one machine in.",
-		Args:  args(cobra.NoArgs),
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if r.Lifetime < 0 || c.Flags().Changed("expires") && r.Lifetime == 0 {
 				return usagef("--expires must be above zero, for example 24h")
@@ -148,9 +148,12 @@ func (ad *admin) keyCommand() *cobra.Command {
 	f.BoolVar(&r.Ephemeral, "ephemeral", false, "nodes vanish a minute after they leave")
 	f.BoolVar(&r.Relay, "relay", false, "for a stand-alone relay (weft relay)")
 	f.DurationVar(&r.Lifetime, "expires", 0, "how long it lets machines in, for example 24h (default for ever)")
+	return create
+}
 
+func (ad *admin) keyCommand() *cobra.Command {
 	var in time.Duration
-	expire := &cobra.Command{Use: "expire ID", Short: "Let a join key end, now or in a while", Args: args(cobra.ExactArgs(1)),
+	expire := &cobra.Command{Use: "expire ID", Short: "Let a join key end, now or in a while", Args: args(1, 1),
 		RunE: func(c *cobra.Command, list []string) error {
 			id, err := keyID(list[0])
 			if err != nil {
@@ -162,8 +165,8 @@ func (ad *admin) keyCommand() *cobra.Command {
 	expire.Flags().DurationVar(&in, "in", 0, "how long from now")
 
 	return group("key", "Join keys, which let machines in",
-		create, expire,
-		&cobra.Command{Use: "list", Short: "List the join keys", Args: args(cobra.NoArgs),
+		ad.keyCreateCommand(), expire,
+		&cobra.Command{Use: "list", Short: "List the join keys", Args: noArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				k, err := ad.client().Keys(c.Context())
 				return show(ad, k, err, func(k control.KeysAnswer) {
@@ -175,7 +178,7 @@ func (ad *admin) keyCommand() *cobra.Command {
 					ad.table("ID\tSTATE\tUSER\tKIND\tTAGS\tUSES\tCREATED\tEXPIRES", rows)
 				})
 			}},
-		&cobra.Command{Use: "remove ID", Short: "Withdraw a join key; who is in stays in", Args: args(cobra.ExactArgs(1)),
+		&cobra.Command{Use: "remove ID", Short: "Withdraw a join key; who is in stays in", Args: args(1, 1),
 			RunE: func(c *cobra.Command, list []string) error {
 				id, err := keyID(list[0])
 				if err != nil {
@@ -210,7 +213,7 @@ func keyKind(k control.KeyInfo) string {
 
 func (ad *admin) nodeCommand() *cobra.Command {
 	var r control.ExpireRequest
-	expire := &cobra.Command{Use: "expire NODE", Short: "End a node's membership, now or in a while; it keeps its place", Args: args(cobra.ExactArgs(1)),
+	expire := &cobra.Command{Use: "expire NODE", Short: "End a node's membership, now or in a while; it keeps its place", Args: args(1, 1),
 		RunE: func(c *cobra.Command, list []string) error {
 			n, err := ad.client().ExpireNode(c.Context(), list[0], r)
 			return show(ad, n, err, func(n control.NodeAnswer) {
@@ -224,9 +227,12 @@ func (ad *admin) nodeCommand() *cobra.Command {
 	expire.Flags().DurationVar(&r.In, "in", 0, "how long from now")
 	expire.Flags().BoolVar(&r.Never, "never", false, "take the end away: an expired node is let in again")
 
+	create := ad.keyCreateCommand()
+	create.Short += " (the same as key create: a node comes by joining)"
+
 	return group("node", "Machines that are members",
 		expire,
-		&cobra.Command{Use: "list", Short: "List the nodes", Args: args(cobra.NoArgs),
+		&cobra.Command{Use: "list", Short: "List the nodes", Args: noArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				n, err := ad.client().Nodes(c.Context())
 				return show(ad, n, err, func(n control.NodesAnswer) {
@@ -238,21 +244,17 @@ func (ad *admin) nodeCommand() *cobra.Command {
 					ad.table("ID\tNAME\tADDRESSES\tUSER\tTAGS\tSTATE\tVERSION\tCREATED", rows)
 				})
 			}},
-		&cobra.Command{Use: "rename NODE NAME", Short: "Give a node another name", Args: args(cobra.ExactArgs(2)),
+		&cobra.Command{Use: "rename NODE NAME", Short: "Give a node another name", Args: args(2, 2),
 			RunE: func(c *cobra.Command, list []string) error {
 				n, err := ad.client().RenameNode(c.Context(), list[0], list[1])
 				return show(ad, n, err, func(n control.NodeAnswer) { fmt.Fprintln(ad.out, n.Node.Name) })
 			}},
-		&cobra.Command{Use: "remove NODE", Short: "Remove a node: its peers forget it at once", Args: args(cobra.ExactArgs(1)),
+		&cobra.Command{Use: "remove NODE", Short: "Remove a node: its peers forget it at once", Args: args(1, 1),
 			RunE: func(c *cobra.Command, list []string) error {
 				d, err := ad.client().RemoveNode(c.Context(), list[0])
 				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
 			}},
-		&cobra.Command{Use: "create", Short: "Make a join key for one machine (the same as key create)", Args: args(cobra.NoArgs),
-			RunE: func(c *cobra.Command, _ []string) error {
-				k, err := ad.client().CreateKey(c.Context(), control.KeyRequest{})
-				return show(ad, k, err, func(k control.KeyAnswer) { fmt.Fprintln(ad.out, k.Token) })
-			}},
+		create,
 	)
 }
 
@@ -270,7 +272,7 @@ func nodeState(n control.NodeInfo) string {
 
 func (ad *admin) relayCommand() *cobra.Command {
 	return group("relay", "Relays of the network",
-		&cobra.Command{Use: "list", Short: "List the relays", Args: args(cobra.NoArgs),
+		&cobra.Command{Use: "list", Short: "List the relays", Args: noArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				r, err := ad.client().Relays(c.Context())
 				return show(ad, r, err, func(r control.RelaysAnswer) {
@@ -281,7 +283,7 @@ func (ad *admin) relayCommand() *cobra.Command {
 					ad.table("ID\tNAME\tURL\tUDP\tCONNECTED", rows)
 				})
 			}},
-		&cobra.Command{Use: "remove RELAY", Short: "Remove a stand-alone relay", Args: args(cobra.ExactArgs(1)),
+		&cobra.Command{Use: "remove RELAY", Short: "Remove a stand-alone relay", Args: args(1, 1),
 			RunE: func(c *cobra.Command, list []string) error {
 				d, err := ad.client().RemoveRelay(c.Context(), list[0])
 				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) benchCommand() *cobra.Command {
-	c := &cobra.Command{Use: "bench", Short: "Measure tunnels beside tunnels", Args: args(cobra.NoArgs),
+	c := &cobra.Command{Use: "bench", Short: "Measure tunnels beside tunnels", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand())
 	return c
@@ -28,7 +28,7 @@ func (a *app) benchOverlayCommand() *cobra.Command {
 		Long: `Measure weft's paths beside plain wireguard-go and the bare link, in network namespaces of this machine, and
 how long fresh nodes behind NATs take to talk and to talk directly. Raw figures are kept as JSON.
 Exit code 1 when a goal is not reached.`,
-		Args: args(cobra.NoArgs),
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if o.Binary, err = os.Executable(); err != nil {
@@ -75,7 +75,7 @@ func (a *app) benchPlainCommand() *cobra.Command {
 	var cfg bench.PlainConfig
 	var endpoint, addr, peerAddr string
 	c := &cobra.Command{
-		Use: "plain", Short: "One end of a plain wireguard-go tunnel", Hidden: true, Args: args(cobra.NoArgs),
+		Use: "plain", Short: "One end of a plain wireguard-go tunnel", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if cfg.Endpoint, err = netip.ParseAddrPort(endpoint); err != nil {
 				return usageError{err}

@@ -59,20 +59,27 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	code := exitCode(err)
+	if code == ExitFailed && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
+	if err != nil && !errors.Is(err, errQuiet) {
+		fmt.Fprintf(errw, "weft: %v\n", err)
+	}
+	return code
+}
+
+// exitCode is what a script hears of an error.
+func exitCode(err error) int {
 	var usage usageError
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.Is(err, errQuiet):
-		return ExitFailed
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
-		fmt.Fprintf(errw, "weft: %v\n", err)
+	case errors.As(err, &usage):
 		return ExitUsage
 	case errors.Is(err, node.ErrNotRunning), errors.Is(err, errServerNotRunning):
-		fmt.Fprintf(errw, "weft: %v\n", err)
 		return ExitNotRunning
 	}
-	fmt.Fprintf(errw, "weft: %v\n", err)
 	return ExitFailed
 }
 
@@ -88,14 +95,14 @@ directly wherever the NATs in between allow it and through your own relay where 
   weft status                     who is there, and how they are reached
 
 Exit codes: 0 yes, 1 no or failed, 2 usage, 3 not running.`,
+		Args:         noArgs,
+		RunE:         func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usagef("%w (see `%s --help`)", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print one JSON document")
 	f.StringVar(&a.socket, "socket", node.DefaultSocket, "the daemon's socket")
@@ -106,18 +113,56 @@ Exit codes: 0 yes, 1 no or failed, 2 usage, 3 not running.`,
 		a.statusCommand(), a.pingCommand(), a.netcheckCommand(), a.setCommand(),
 		a.labCommand(), a.benchCommand(), a.versionCommand(),
 	)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help": // of something that there is not, it says so and all is well
+			c.Args = func(_ *cobra.Command, list []string) error {
+				if found, rest, err := root.Find(list); err != nil || len(rest) > 0 {
+					return usagef("there is no help for %q: `%s --help` lists the commands", strings.Join(list, " "), found.CommandPath())
+				}
+				return nil
+			}
+		case "completion":
+			c.Short = "Print a script that has a shell complete weft's commands"
+			c.Long = c.Short + ", for example: source <(weft completion bash)"
+			c.Args = noArgs
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+			for _, shell := range c.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
 	return root
 }
 
-// args wraps a check of positional arguments so that a miss is a usage error.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+// flagError makes a usage error of what pflag says. Of a value that is none it goes on to quote the parser.
+func flagError(c *cobra.Command, err error) error {
+	said := err.Error()
+	var value interface{ GetValue() string } // pflag.InvalidValueError
+	if errors.As(err, &value) {
+		said, _, _ = strings.Cut(said, " flag: ")
+	}
+	return usagef("%s (see `%s --help`)", said, c.CommandPath())
+}
+
+// args checks the number of positional arguments, of which the first ones must be there.
+func args(least, most int) cobra.PositionalArgs {
 	return func(c *cobra.Command, list []string) error {
-		if err := check(c, list); err != nil {
-			return usagef("%w (usage: %s)", err, c.UseLine())
+		switch {
+		case len(list) < least:
+			return usagef("something is missing: %s", c.UseLine())
+		case len(list) > most && c.HasAvailableSubCommands():
+			return usagef("there is no %q in `%s` (see `%s --help`)", list[0], c.CommandPath(), c.CommandPath())
+		case len(list) > most:
+			return usagef("%q is one word too many: %s", list[most], c.UseLine())
 		}
 		return nil
 	}
 }
+
+var noArgs = args(0, 0)
 
 // client speaks to the daemon.
 func (a *app) client() *node.Client { return node.NewClient(a.socket) }
@@ -131,16 +176,19 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 }
 
-// printJSON prints one document.
+// printJSON prints one document, for a person to look at, too.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
+// printLine prints one of several documents, in a line of its own (JSON Lines).
+func (a *app) printLine(v any) error { return json.NewEncoder(a.out).Encode(v) }
+
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: args(cobra.NoArgs),
+		Use: "version", Short: "Print the version", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.json {
 				return a.printJSON(struct {

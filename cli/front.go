@@ -55,7 +55,7 @@ func listenFront(tcpAddr, udpAddr string) (*front, error) {
 		}
 		c, err := net.ListenUDP(network, addr)
 		if err != nil {
-			if len(f.udp) > 0 { // a machine without IPv6
+			if len(f.udp) > 0 && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // a machine without IPv6
 				continue
 			}
 			f.close()
@@ -76,6 +76,9 @@ func portProblem(proto, addr, flag string, err error) error {
 		return fmt.Errorf("%s port %s is in use by another program: stop that one, or choose another with %s", proto, addr, flag)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("no permission to open %s port %s: run as root, give the binary CAP_NET_BIND_SERVICE, or choose a port above 1023 with %s", proto, addr, flag)
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("%s port %s cannot be opened, for this machine does not have that address: choose one that it has, or none, with %s", proto, addr, flag)
 	}
 	var bad *net.AddrError
 	if errors.As(err, &bad) {

@@ -10,13 +10,13 @@ import (
 )
 
 func (a *app) labCommand() *cobra.Command {
-	c := &cobra.Command{Use: "lab", Short: "Networks on this machine, to see and to prove what weft does", Args: args(cobra.NoArgs),
+	c := &cobra.Command{Use: "lab", Short: "Networks on this machine, to see and to prove what weft does", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	var keep bool
 	show := &cobra.Command{
 		Use:   "demo",
 		Short: "Two homes behind NATs, one private network, shown in network namespaces of this machine",
-		Args:  args(cobra.NoArgs),
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {

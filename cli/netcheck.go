@@ -14,7 +14,7 @@ func (a *app) netcheckCommand() *cobra.Command {
 		Use:   "netcheck",
 		Short: "Find out what the NATs between this machine and the world do",
 		Long:  "Find out what the NATs between this machine and the world do, in RFC 4787's words. Exit code 1 when nothing answers.",
-		Args:  args(cobra.NoArgs),
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !a.json {
 				fmt.Fprintln(a.err, "asking the network's relays, some seconds ...")

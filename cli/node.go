@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,23 +16,33 @@ import (
 // proxyPasswordEnv is where a password for the proxy of userspace mode may come from.
 const proxyPasswordEnv = "WEFT_PROXY_PASSWORD"
 
+// maxInterfaceName is the longest name of an interface in Linux, in bytes: IFNAMSIZ less the final zero.
+const maxInterfaceName = 15
+
 func (a *app) nodeCommand() *cobra.Command {
 	cfg := node.Config{}
 	var token, passwordFile string
 	c := &cobra.Command{
 		Use:   "node",
 		Short: "Run the daemon that keeps this machine in its network",
-		Long: `Run the daemon, in the foreground. With a token it joins first, unattended. It is ready when it says so in
-a line on standard output (and to systemd, if that started it).
+		Long: `Run the daemon, in the foreground. With a token it joins first, unattended; a machine that is a member needs
+none. It is ready when it says so in a line on standard output (and to systemd, if that started it).
 
-Without root, or with --userspace, there is no network interface: programs reach the network through a SOCKS5
-and HTTP proxy on loopback, and what arrives for this node is handed to programs that listen on 127.0.0.1.
-The proxy's user is "weft"; its password is in the file proxy-password of the state directory, or what
-$WEFT_PROXY_PASSWORD or --proxy-password-file say.`,
-		Args: args(cobra.NoArgs),
+A network interface takes root, or CAP_NET_ADMIN. With --userspace there is none, and anybody may run it: programs
+reach the network through a SOCKS5 and HTTP proxy on loopback, and what arrives for this node is handed to programs
+that listen on 127.0.0.1. The proxy's user is "weft"; its password is in the file proxy-password of the state
+directory, or what $WEFT_PROXY_PASSWORD or --proxy-password-file say. Without root, the daemon's socket is then
+weft.sock in the state directory; name it to the other commands with --socket.
+
+Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start or the server refuses the token. A
+server that is not reached is tried again, for as long as it takes.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Token, err = a.readToken(token); err != nil {
+			if cfg.Token, err = a.readToken(token, c.Flags().Changed("token")); err != nil {
+				return err
+			}
+			if err := checkNodeFlags(cfg); err != nil {
 				return err
 			}
 			if cfg.StateDir == "" {
@@ -61,6 +72,20 @@ $WEFT_PROXY_PASSWORD or --proxy-password-file say.`,
 	f.StringVar(&cfg.Proxy.Listen, "proxy", "127.0.0.1:1055", "address of the proxy in userspace mode")
 	f.StringVar(&passwordFile, "proxy-password-file", "", "file with the proxy's password")
 	return c
+}
+
+// checkNodeFlags finds what can be nothing but a slip of the pen.
+func checkNodeFlags(cfg node.Config) error {
+	if cfg.Userspace {
+		if _, _, err := net.SplitHostPort(cfg.Proxy.Listen); err != nil {
+			return usagef("--proxy: %q is no address: give 127.0.0.1:PORT", cfg.Proxy.Listen)
+		}
+		return nil
+	}
+	if n := len(cfg.TUN); n == 0 || n > maxInterfaceName || strings.ContainsAny(cfg.TUN, "/:% \t\n") || strings.Trim(cfg.TUN, ".") == "" {
+		return usagef("--tun: %q is no name for an interface: give 1 to %d letters and digits", cfg.TUN, maxInterfaceName)
+	}
+	return nil
 }
 
 func readPassword(file string) (string, error) {
@@ -96,8 +121,11 @@ func (a *app) printReady(s weft.Status) {
 		fmt.Fprintln(a.out, "weft is ready, and down: say `weft up`")
 	default:
 		where := "on " + s.Self.Interface
-		if s.Self.Userspace {
+		switch {
+		case s.Self.Proxy != "":
 			where = "behind the proxy on " + s.Self.Proxy
+		case s.Self.Userspace:
+			where = "without its proxy, which does not listen"
 		}
 		fmt.Fprintf(a.out, "weft is up: %s (%s) %s\n", s.Self.FQDN, joinAddrs(s.Self.Addrs), where)
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -20,7 +19,7 @@ func (a *app) pingCommand() *cobra.Command {
 		Long: `Ask a peer for replies, and say by which path each came. PEER is a name or an overlay address.
 Exit code 0 when there was a reply (with --until-direct: a direct one), 1 when there was none.
 With --json: one document a line.`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: args(1, 1),
 		RunE: func(c *cobra.Command, list []string) error {
 			if count < 0 || interval <= 0 || timeout <= 0 {
 				return usagef("-c must not be negative, --interval and --timeout must be above zero")
@@ -33,7 +32,7 @@ With --json: one document a line.`,
 	}
 	f := c.Flags()
 	f.IntVarP(&count, "count", "c", 4, "how many; 0 is until interrupted")
-	f.BoolVar(&untilDirect, "until-direct", false, "end with the first reply by a direct path")
+	f.BoolVar(&untilDirect, "until-direct", false, "end with the first reply by a direct path; without -c, however long that takes")
 	f.DurationVar(&interval, "interval", time.Second, "from one to the next")
 	f.DurationVar(&timeout, "timeout", 2*time.Second, "for each reply")
 	return c
@@ -52,7 +51,7 @@ func (a *app) ping(c *cobra.Command, peer string, count int, untilDirect bool, i
 		}
 		r.Seq = seq
 		if a.json {
-			if err := json.NewEncoder(a.out).Encode(r); err != nil {
+			if err := a.printLine(r); err != nil {
 				return err
 			}
 		} else if r.Error != "" {

@@ -21,10 +21,15 @@ func (a *app) relayCommand() *cobra.Command {
 		Use:   "relay",
 		Short: "Run a relay and STUN responder at another site",
 		Long: `Run a stand-alone relay, in the foreground: it joins its network with a token of weft admin key create
---relay, and goes on with what it knows while the server is away. It needs one TCP and one UDP port.`,
-		Args: args(cobra.NoArgs),
+--relay, and goes on with what it knows while the server is away. It needs one TCP and one UDP port.
+
+Its clock must be right to some hours: what the server signs for nodes holds for a day.
+
+Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start or the server refuses it. A server
+that is not reached is tried again, for as long as it takes.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			text, err := a.readToken(token)
+			text, err := a.readToken(token, c.Flags().Changed("token"))
 			if err != nil {
 				return err
 			}

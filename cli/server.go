@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,8 +48,10 @@ func (a *app) serverCommand() *cobra.Command {
 makes keys, a certificate and a database in DIR, and prints one line to paste on a machine.
 
 The TCP port takes TLS and plain HTTP alike, so a reverse proxy may stand in front. Machines know the server
-by the key in their token; keep DIR safe, and a backup of it.`,
-		Args: args(cobra.NoArgs),
+by the key in their token; keep DIR safe, and a backup of it.
+
+Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.server(c.Context(), o) },
 	}
 	f := c.Flags()
@@ -81,7 +85,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 
 	dir, err := control.OpenDir(ctx, o.dir)
 	if err != nil {
-		return err
+		return dirProblem(err)
 	}
 	defer dir.Close()
 	relayKey, err := loadRelayKey(filepath.Join(o.dir, relayKeyFile))
@@ -123,6 +127,17 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	log.Info("weft server is up", "url", o.url, "tcp", front.tcp.Addr().String(), "udp", o.stun, "version", weft.Version)
 	host.NotifyReady()
 	return front.serve(ctx, mux, rel, log)
+}
+
+// dirProblem adds what to do to an error of a directory that cannot be used.
+func dirProblem(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: run as the user that the directory belongs to, or choose another with --data", err)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: choose another directory with --data", err)
+	}
+	return err
 }
 
 // invite prints the line to paste, when nobody can have joined yet.

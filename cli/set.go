@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weft"
 	"weft/node"
 )
 
@@ -89,19 +90,28 @@ func (a *app) setCommand() *cobra.Command {
 		Long: "Change the settings that are named and leave the others as they are; all of them or none. Without arguments: show them.\n\n" +
 			help.String(),
 		RunE: func(c *cobra.Command, list []string) error {
+			change := func(s *node.Settings) error {
+				for _, arg := range list {
+					k, v, ok := strings.Cut(arg, "=")
+					x, known := settings[k]
+					if !ok || !known {
+						return usagef("%q is no setting: give KEY=VALUE, where KEY is one of %s", arg, strings.Join(settingNames(), ", "))
+					}
+					if err := x.set(s, v); err != nil {
+						return usageError{err}
+					}
+				}
+				return nil
+			}
+			if err := change(new(node.Settings)); err != nil { // what makes no sense needs no daemon to say so
+				return err
+			}
 			s, err := a.client().Settings(c.Context())
 			if err != nil {
 				return err
 			}
-			for _, arg := range list {
-				k, v, ok := strings.Cut(arg, "=")
-				x, known := settings[k]
-				if !ok || !known {
-					return usagef("%q is no setting: give KEY=VALUE, where KEY is one of %s", arg, strings.Join(settingNames(), ", "))
-				}
-				if err := x.set(&s, v); err != nil {
-					return usageError{err}
-				}
+			if err := change(&s); err != nil {
+				return err
 			}
 			if len(list) > 0 {
 				if err := a.client().SetSettings(c.Context(), s); err != nil {
@@ -109,10 +119,13 @@ func (a *app) setCommand() *cobra.Command {
 				}
 			}
 			if a.json {
+				if s.Endpoints == nil {
+					s.Endpoints = []netip.AddrPort{} // a list, also when there are none
+				}
 				return a.printJSON(struct {
 					Schema int `json:"schema_version"`
 					node.Settings
-				}{1, s})
+				}{weft.SchemaVersion, s})
 			}
 			for _, k := range settingNames() {
 				fmt.Fprintf(a.out, "%s=%s\n", k, settings[k].get(s))

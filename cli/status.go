@@ -20,20 +20,26 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show this node, its peers and how each is reached",
 		Long: `Show this node, its peers and how each is reached. Exit code 0 when the network is up, 1 when it is not,
-3 when there is no daemon. With --json and --watch: one document a line.`,
-		Args: args(cobra.NoArgs),
+3 when there is no daemon. With --json and --watch: one document a line, a line a second.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for {
 				s, err := a.client().Status(c.Context())
 				if err != nil {
+					if watch && c.Context().Err() != nil {
+						return nil // that is how watching ends
+					}
 					return err
 				}
 				if watch && !a.json {
 					fmt.Fprint(a.out, "\x1b[H\x1b[2J") // home, clear: ECMA-48
 				}
-				if a.json {
+				switch {
+				case a.json && watch:
+					err = a.printLine(s)
+				case a.json:
 					err = a.printJSON(s)
-				} else {
+				default:
 					err = printStatus(a.out, s, time.Now())
 				}
 				if err != nil {
@@ -64,13 +70,23 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 	case weft.Stopped:
 		fmt.Fprintf(w, "Down. This machine belongs to the network of %s: `weft up` brings it up.\n", s.Server.URL)
 	default:
-		fmt.Fprintf(w, "%s  %s", s.Self.FQDN, joinAddrs(s.Self.Addrs))
-		if s.Self.Userspace {
-			fmt.Fprintf(w, "  proxy %s", s.Self.Proxy)
-		} else if s.Self.Interface != "" {
-			fmt.Fprintf(w, "  %s", s.Self.Interface)
+		switch {
+		case s.State == weft.Refused:
+			fmt.Fprintln(w, "The server refuses this machine.")
+		case s.Self.FQDN == "":
+			fmt.Fprintln(w, "Starting: this machine is on its way into the network.")
 		}
-		fmt.Fprintf(w, "\nserver %s  %s\n", s.Server.URL, serverState(s.Server, now))
+		if s.Self.FQDN != "" {
+			fmt.Fprintf(w, "%s  %s", s.Self.FQDN, joinAddrs(s.Self.Addrs))
+			if s.Self.Proxy != "" {
+				fmt.Fprintf(w, "  proxy %s", s.Self.Proxy)
+			}
+			if s.Self.Interface != "" {
+				fmt.Fprintf(w, "  %s", s.Self.Interface)
+			}
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "server %s  %s\n", s.Server.URL, serverState(s.Server, now))
 		for _, r := range s.Self.Relays {
 			fmt.Fprintf(w, "relay  %s  udp %s, stream %s\n", r.Name, rttOr(r.UDP, r.RTTms), yesNo(r.Stream))
 		}
@@ -85,7 +101,7 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 				addr = p.Addrs[0].String()
 			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), p.Endpoint,
-				millis(p.RTTms), percent(p.Loss), bytes(p.RxBytes), bytes(p.TxBytes), seen(p, now))
+				millis(p.RTTms), percent(p.Loss), amount(p.RxBytes), amount(p.TxBytes), seen(p, now))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -165,8 +181,8 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// bytes is a number of bytes in IEC 80000-13 units.
-func bytes(n uint64) string {
+// amount is a number of bytes in IEC 80000-13 units.
+func amount(n uint64) string {
 	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0
 	for ; v >= 1024 && i < len(units)-1; i++ {

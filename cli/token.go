@@ -20,19 +20,24 @@ const tokenHelp = "join token; - reads it from standard input, a path from that 
 // maxToken bounds what is read as a token, in bytes; a real one has some two hundred.
 const maxToken = 4096
 
-// readToken finds the token that was meant: itself, "-" for standard input, or the path of a file. One that
-// stands on the command line can be read there by everybody on the machine, so the process starts itself again
-// without it.
-func (a *app) readToken(arg string) (string, error) {
+// readToken finds the token that was meant: itself, "-" for standard input, or the path of a file; or, when none
+// was given, what the environment has, if anything. One that stands on the command line can be read there by
+// everybody on the machine, so the process starts itself again without it.
+func (a *app) readToken(arg string, given bool) (string, error) {
 	read := func(r io.Reader, from string) (string, error) {
 		b, err := io.ReadAll(io.LimitReader(r, maxToken))
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", fmt.Errorf("reading the token from %s: %w", from, err)
+		case strings.TrimSpace(string(b)) == "":
+			return "", emptyToken(from + " has nothing in it")
 		}
 		return string(b), nil
 	}
 	switch {
-	case arg == "":
+	case given && strings.TrimSpace(arg) == "": // a variable of a script that is not set, most likely
+		return "", emptyToken("the token is empty")
+	case !given:
 		t := os.Getenv(tokenEnv)
 		os.Unsetenv(tokenEnv)
 		return t, nil
@@ -54,6 +59,10 @@ func (a *app) readToken(arg string) (string, error) {
 	}
 	defer f.Close()
 	return read(f, arg)
+}
+
+func emptyToken(what string) error {
+	return &weft.Error{Code: weft.CodeBadToken, Message: what + ": give the token that `weft admin key create` printed"}
 }
 
 // hideToken replaces the process by itself with the token in its environment instead of its command line. It

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weft"
 	"weft/node"
 )
 
@@ -15,14 +16,17 @@ func (a *app) upCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up [TOKEN]",
 		Short: "Bring the network up here, joining it first if there is a token",
-		Long:  "Bring the network up on this machine. TOKEN: " + tokenHelp + ".",
-		Args:  args(cobra.MaximumNArgs(1)),
+		Long: "Bring the network up on this machine, joining it first if there is a token.\n\nTOKEN is a " + tokenHelp + `.
+
+Exit code 0 when it is up, 1 when the server refuses this machine or is not reached within 15 s - the daemon goes
+on trying, ` + "`weft status`" + ` says how it stands -, 3 when there is no daemon.`,
+		Args: args(0, 1),
 		RunE: func(c *cobra.Command, list []string) (err error) {
 			arg := ""
 			if len(list) > 0 {
 				arg = list[0]
 			}
-			if r.Token, err = a.readToken(arg); err != nil {
+			if r.Token, err = a.readToken(arg, len(list) > 0); err != nil {
 				return err
 			}
 			if err := a.client().Up(c.Context(), r); err != nil {
@@ -45,7 +49,7 @@ func (a *app) upCommand() *cobra.Command {
 
 func (a *app) downCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "down", Short: "Take the network away here; the machine stays a member", Args: args(cobra.NoArgs),
+		Use: "down", Short: "Take the network away here; the machine stays a member", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.client().Down(c.Context()); err != nil {
 				return err
@@ -57,7 +61,7 @@ func (a *app) downCommand() *cobra.Command {
 
 func (a *app) logoutCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "logout", Short: "Leave the network for good", Args: args(cobra.NoArgs),
+		Use: "logout", Short: "Leave the network for good", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.client().Logout(c.Context()); err != nil {
 				return err
@@ -73,7 +77,7 @@ func (a *app) done(sentence string) error {
 		return a.printJSON(struct {
 			Schema int  `json:"schema_version"`
 			OK     bool `json:"ok"`
-		}{1, true})
+		}{weft.SchemaVersion, true})
 	}
 	_, err := fmt.Fprintln(a.out, sentence)
 	return err

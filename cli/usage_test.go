@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
+	none := t.TempDir() + "/none"
+	for _, c := range []struct{ line, words string }{
+		{"foo", "`weft --help`"},
+		{"foo bar", "`weft --help`"},
+		{"help foo", "no help"},
+		{"help admin foo", "no help"},
+		{"admin foo", "`weft admin --help`"},
+		{"admin key foo", "`weft admin key --help`"},
+		{"admin key create x", "one word too many"},
+		{"admin key remove", "weft admin key remove ID"},
+		{"admin key remove x", "weft admin key list"},
+		{"admin key remove -1", "see `weft admin key remove --help`"},
+		{"admin key remove 4294967296", "weft admin key list"},
+		{"admin key create --expires 0s", "--expires"},
+		{"admin key create --expires -1h", "--expires"},
+		{"admin key create --expires tomorrow", "--expires"},
+		{"admin node rename a", "weft admin node rename NODE NAME"},
+		{"status x", "one word too many"},
+		{"status --foo", "`weft status --help`"},
+		{"status --socket", "`weft status --help`"},
+		{"status --watch=maybe", "--watch"},
+		{"up a b", "one word too many"},
+		{"ping", "weft ping PEER"},
+		{"ping a b", "one word too many"},
+		{"ping a -c -1", "-c must not be negative"},
+		{"ping a -c many", `"many"`},
+		{"ping a --interval 0s", "--interval"},
+		{"ping a --timeout -1s", "--timeout"},
+		{"set port", "KEY=VALUE"},
+		{"set colour=red", "dns, endpoints, port"},
+		{"set port=0", "1 to 65535"},
+		{"set port=65536", "1 to 65535"},
+		{"set port=443 dns=maybe", "on or off"},
+		{"set endpoints=192.0.2.1", "IP:PORT"},
+		{"set endpoints=0.0.0.0:1", "IP:PORT"},
+		{"set endpoints=host.example:1", "IP:PORT"},
+		{"completion cow", "`weft completion --help`"},
+		{"completion bash x", "one word too many"},
+		{"version x", "one word too many"},
+		{"lab foo", "`weft lab --help`"},
+		{"bench foo", "`weft bench --help`"},
+		{"bench overlay --rounds 0", "--rounds"},
+		{"node x", "one word too many"},
+		{"node --tun interface-of-too-long-a-name", "--tun"},
+		{"node --tun a/b", "--tun"},
+		{"node --userspace --proxy 1055", "--proxy"},
+		{"server x", "one word too many"},
+		{"server --listen 443 --data " + none, "--listen"},
+		{"server --listen 127.0.0.1:0 --stun 3478 --data " + none, "--stun"},
+		{"server --listen 127.0.0.1:65536 --data " + none, "--listen"},
+		{"server --listen 127.0.0.1:0 --stun 127.0.0.1:0 --url weft.example --data " + none, "https://"},
+		{"server --listen 127.0.0.1:0 --stun 127.0.0.1:0 --url https://u:p@weft.example --data " + none, "--url"},
+		{"server --range fd00::/48 --data " + none, "--range"},
+		{"server --range6 100.64.0.0/10 --data " + none, "--range6"},
+		{"relay x", "one word too many"},
+		{"relay --listen 127.0.0.1:0 --stun 127.0.0.1:0 --url https://127.0.0.1 --data " + t.TempDir(), "admin key create --relay"},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			fails(t, inProcess(strings.Fields(c.line)...), ExitUsage, c.words)
+		})
+	}
+	if _, err := os.Stat(none); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a server that was not started made its directory (%v)", err)
+	}
+}
+
+func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
+	dir := t.TempDir()
+	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "ping bob", "netcheck --json", "set", "set port=auto"} {
+		t.Run(line, func(t *testing.T) {
+			r := inProcess(append([]string{"--socket", dir + "/s"}, strings.Fields(line)...)...)
+			r.err = strings.TrimPrefix(r.err, "asking the network's relays, some seconds ...\n")
+			fails(t, r, ExitNotRunning, "weft node", "--socket")
+		})
+	}
+	for _, line := range []string{
+		"status", "user create ann", "user list", "user remove ann", "key create", "key list --json", "key expire 1", "key remove 1",
+		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a",
+	} {
+		t.Run("admin "+line, func(t *testing.T) {
+			r := inProcess(append([]string{"admin", "--data", dir}, strings.Fields(line)...)...)
+			fails(t, r, ExitNotRunning, "weft server --data", dir)
+		})
+	}
+}
+
+// A stranger reads the help of a command and nothing else.
+func TestEveryCommandExplainsItself(t *testing.T) {
+	documented := map[string]bool{"weft": true, "weft server": true, "weft node": true, "weft relay": true, "weft up": true, "weft status": true,
+		"weft ping": true, "weft netcheck": true, "weft bench overlay": true}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		if c.Hidden || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {
+			return
+		}
+		line := strings.Fields(c.CommandPath())[1:]
+		r := inProcess(append(line, "--help")...)
+		if r.code != ExitOK || r.err != "" || !strings.Contains(r.out, c.CommandPath()) {
+			t.Errorf("%s --help: %+v", c.CommandPath(), r)
+		}
+		about := c.Long
+		if about == "" {
+			about = c.Short
+		}
+		if len(strings.Fields(about)) < 3 || !strings.Contains(r.out, about) {
+			t.Errorf("%s is not explained: %q", c.CommandPath(), about)
+		}
+		for l := range strings.Lines(about) {
+			if len(strings.TrimRight(l, "\n")) > 165 {
+				t.Errorf("%s: a line of %d characters: %q", c.CommandPath(), len(l), l)
+			}
+		}
+		if documented[c.CommandPath()] && !strings.Contains(strings.ToLower(about), "exit code") {
+			t.Errorf("%s does not say what its exit codes mean", c.CommandPath())
+		}
+		if again := inProcess(append([]string{"help"}, line...)...); again != r {
+			t.Errorf("weft help %s says something else than --help", strings.Join(line, " "))
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit((&app{}).root())
+}
+
+func TestShellsCompleteWeft(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if r := inProcess("completion", shell); r.code != ExitOK || r.err != "" || !strings.Contains(r.out, "weft") {
+			t.Errorf("%s: exit code %d, %d bytes, %q", shell, r.code, len(r.out), r.err)
+		}
+	}
+	if r := inProcess("__complete", "net"); !strings.HasPrefix(r.out, "netcheck\t") {
+		t.Errorf("net is completed to %q", r.out)
+	}
+}
