@@ -40,6 +40,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,8 @@ type Limits struct {
 	// Nodes is how many nodes are bound at most; 65,536. A node costs about a KiB over UDP, and over a stream
 	// two goroutines and 20 KiB while idle.
 	Nodes int
-	// Handshakes is how many streams may be in their handshake; 1,024.
+	// Handshakes is how many streams may be in their handshake; 1,024. With more, any one of them is ended for
+	// each that comes, so that who opens many and says nothing ends his own.
 	Handshakes int
 	// QueueBytes is what may wait for one node's stream; 1 MiB, which is 80 ms at 100 Mbit/s.
 	QueueBytes int
@@ -114,7 +116,8 @@ type Server struct {
 	sessions map[*session]struct{} // nil after Close
 	closed   chan struct{}
 
-	handshakes chan struct{}
+	greetings sync.Mutex
+	greeting  map[net.Conn]struct{}
 }
 
 // New makes a server, which serves nothing yet.
@@ -134,6 +137,7 @@ func New(c Config) (*Server, error) {
 		addrs:    table[addrName, *binding]{shard: addrName.shard},
 		sessions: map[*session]struct{}{},
 		closed:   make(chan struct{}),
+		greeting: map[net.Conn]struct{}{},
 	}
 	var secret [16]byte
 	if _, err := rand.Read(secret[:]); err != nil {
@@ -142,7 +146,6 @@ func New(c Config) (*Server, error) {
 	s.cookies = newCookies(secret)
 	s.slow.init()
 	s.issuer.Store(&c.Issuer)
-	s.handshakes = make(chan struct{}, s.limits.Handshakes)
 	return s, nil
 }
 

@@ -38,6 +38,7 @@ type session struct {
 	node  *node
 	out   *queue
 	ends  atomic.Int64 // of the ticket, on the server's clock; 0: the session is over
+	until atomic.Int64 // the same in Unix time, which counts where the machine's clock was set meanwhile
 	heard atomic.Int64 // when the node last said anything
 	bound time.Duration
 	once  sync.Once
@@ -46,15 +47,6 @@ type session struct {
 
 // ServeHTTP serves the stream of one node, to its end. Mount it at wire.RelayPath.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.handshakes <- struct{}{}:
-	default:
-		stream.WriteError(w, http.StatusServiceUnavailable, &weft.Error{
-			Code: weft.CodeUnavailable, Message: "the relay has more to do than it can: it will be tried again"})
-		return
-	}
-	greeting := sync.OnceFunc(func() { <-s.handshakes })
-	defer greeting()
 	conn, err := stream.Accept(w, r, wire.RelayProto)
 	if err != nil {
 		return // answered
@@ -62,6 +54,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer conn.Close()
 	tune(conn)
 	ss := &session{s: s, conn: conn}
+	s.greets(conn)
+	defer s.greeted(conn)
 	_ = conn.SetDeadline(time.Now().Add(greetTimeout))
 	a, err := ss.greet()
 	if err == nil {
@@ -70,11 +64,31 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = ss.register(a)
 	}
-	greeting()
+	s.greeted(conn)
 	if err == nil {
 		err = ss.run()
 	}
 	s.log.Debug("a node's stream to the relay has ended", "remote", conn.RemoteAddr(), "error", err)
+}
+
+// greets notes a connection whose greeting has begun, and ends another's if they are too many.
+func (s *Server) greets(c net.Conn) {
+	s.greetings.Lock()
+	defer s.greetings.Unlock()
+	if len(s.greeting) >= s.limits.Handshakes {
+		for other := range s.greeting { // in no order
+			delete(s.greeting, other)
+			go other.Close()
+			break
+		}
+	}
+	s.greeting[c] = struct{}{}
+}
+
+func (s *Server) greeted(c net.Conn) {
+	s.greetings.Lock()
+	defer s.greetings.Unlock()
+	delete(s.greeting, c)
 }
 
 // greet admits the node at the other end, or refuses it.
@@ -142,6 +156,7 @@ func (ss *session) admitted(a *admission) {
 	s := ss.s
 	ss.bound = s.now()
 	ss.ends.Store(int64(a.ends(s)))
+	ss.until.Store(a.ticket.NotAfter.Unix())
 	s.count.binds.Add(1)
 	ss.out.control(func(dst []byte) []byte {
 		return wire.AppendStreamBound(dst, ss.nonce[:], a.ends(s)-s.now(), a.box)
@@ -195,7 +210,7 @@ func (ss *session) refuse(why wire.Refusal) {
 func (ss *session) beat() error {
 	now := ss.s.now()
 	switch silent := now - time.Duration(ss.heard.Load()); {
-	case int64(now) >= ss.ends.Load():
+	case int64(now) >= ss.ends.Load(), ss.s.clock().Unix() > ss.until.Load():
 		ss.refuse(wire.RefusedExpired)
 	case silent >= deadAfter:
 		return errSilent

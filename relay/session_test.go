@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weft"
 	"weft/stream"
 	"weft/wire"
 )
@@ -46,23 +45,25 @@ func TestFramesThatAreNoneEndTheStream(t *testing.T) {
 	}
 }
 
-func TestAStreamThatNeverGreetsIsEndedAndHoldsUpNobody(t *testing.T) {
-	w := newRelay(t, func(c *Config) { c.Limits.Handshakes = 2 }).serveHTTP()
-	var held []net.Conn
-	for range 2 {
+func TestStreamsThatNeverGreetHoldUpNobody(t *testing.T) {
+	w := newRelay(t, func(c *Config) { c.Limits.Handshakes = 5 }).serveHTTP()
+	for range 20 {
 		c, _, err := stream.Dial(t.Context(), stream.Options{URL: w.desc.URL, Path: wire.RelayPath, Proto: wire.RelayProto})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		held = append(held, c)
 	}
-	_, err := w.member(1).tryStream()
-	if weft.CodeOf(err) != weft.CodeUnavailable {
-		t.Errorf("a third: %v", err)
+	greeting := func() int {
+		w.relay.greetings.Lock()
+		defer w.relay.greetings.Unlock()
+		return len(w.relay.greeting)
 	}
-	held[0].Close()
-	eventually(t, "there is room again", func() bool { _, err := w.member(1).tryStream(); return err == nil })
+	eventually(t, "the silent ones are bounded", func() bool { return greeting() == 5 })
+	w.member(1).stream()
+	if n := greeting(); n > 4 {
+		t.Errorf("%d are still greeting", n)
+	}
 }
 
 func TestClosingTheRelayEndsItsStreams(t *testing.T) {

@@ -98,8 +98,12 @@ type admission struct {
 	box    key.Box
 }
 
-// ends says when the ticket does, on the server's own clock.
-func (a *admission) ends(s *Server) time.Duration { return a.ticket.NotAfter.Sub(s.start) }
+// ends says when the ticket does, on the server's own clock, by what the machine's clock says now: that may be
+// set while the server runs.
+func (a *admission) ends(s *Server) time.Duration {
+	wall := s.clock()
+	return wall.Sub(s.start) + a.ticket.NotAfter.Sub(wall)
+}
 
 // binding is a node at a UDP address.
 type binding struct {

@@ -12,8 +12,9 @@ const (
 	// sniffTimeout is how long a client may take to send its first byte. Both TLS and HTTP clients speak
 	// first, so this is one round trip and some retransmissions.
 	sniffTimeout = 10 * time.Second
-	// maxSniffing bounds the connections that have not sent a byte yet; with more, the newest is closed. A
-	// goroutine and a socket each: some 16 MiB.
+	// maxSniffing bounds the connections that have not sent a byte yet: some 16 MiB. With more, any one of them
+	// is closed for each that comes: an honest client has sent its byte long before its turn, and who opens
+	// many and says nothing closes his own.
 	maxSniffing = 4096
 	// recordHandshake begins every TLS connection (RFC 8446 section 5.1).
 	recordHandshake = 0x16
@@ -38,7 +39,7 @@ func Listener(l net.Listener, config *tls.Config) net.Listener {
 		ready:    make(chan net.Conn),
 		failed:   make(chan error, 1),
 		closed:   make(chan struct{}),
-		slots:    make(chan struct{}, maxSniffing),
+		most:     maxSniffing,
 		waiting:  map[net.Conn]struct{}{},
 	}
 	go s.run()
@@ -52,7 +53,7 @@ type sniffer struct {
 	failed chan error // the listener's end
 	closed chan struct{}
 	once   sync.Once
-	slots  chan struct{}
+	most   int
 
 	mu      sync.Mutex
 	waiting map[net.Conn]struct{} // nil after Close
@@ -72,12 +73,7 @@ func (s *sniffer) run() {
 			s.failed <- err
 			return
 		}
-		select {
-		case s.slots <- struct{}{}:
-			go s.sniff(c)
-		default:
-			c.Close()
-		}
+		go s.sniff(c)
 	}
 }
 
@@ -89,7 +85,6 @@ func passes(err error) bool {
 }
 
 func (s *sniffer) sniff(c net.Conn) {
-	defer func() { <-s.slots }()
 	if !s.hold(c) {
 		c.Close()
 		return
@@ -122,6 +117,13 @@ func (s *sniffer) hold(c net.Conn) bool {
 	defer s.mu.Unlock()
 	if s.waiting == nil {
 		return false
+	}
+	if len(s.waiting) >= s.most {
+		for other := range s.waiting { // in no order
+			delete(s.waiting, other)
+			other.Close()
+			break
+		}
 	}
 	s.waiting[c] = struct{}{}
 	return true

@@ -113,6 +113,35 @@ func TestAClientWithoutAFirstByteHoldsUpNobody(t *testing.T) {
 	}
 }
 
+func TestWhoOpensManyAndSaysNothingKeepsNobodyOut(t *testing.T) {
+	raw := listen(t)
+	l := Listener(raw, nil)
+	s := l.(*sniffer)
+	s.mu.Lock()
+	s.most = 20
+	s.mu.Unlock()
+	serve(t, l, echo(t))
+	for range 100 {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	eventually(t, "the silent ones are bounded", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.waiting) == 20
+	})
+	for range 10 {
+		conn, _, err := Dial(testContext(t), Options{URL: "http://" + raw.Addr().String(), Path: testPath, Proto: testProto})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+}
+
 // flaky fails a few times as if descriptors had run out.
 type flaky struct {
 	net.Listener

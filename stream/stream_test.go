@@ -91,6 +91,9 @@ func echo(t testing.TB) http.Handler {
 			return
 		}
 		defer c.Close()
+		if _, ok := TCPConn(c); !ok {
+			t.Error("the socket is not found below the server's end")
+		}
 		io.Copy(c, c)
 	})
 	return mux
