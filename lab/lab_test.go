@@ -63,7 +63,16 @@ type world struct {
 	token  string
 }
 
+// newWorld is a network with a server in it.
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := newNet(t)
+	w.serve()
+	return w
+}
+
+// newNet is an empty network.
+func newNet(t *testing.T) *world {
 	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skipf("network namespaces cannot be used here: %v", err)
@@ -72,7 +81,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	t.Cleanup(cancel)
 	logs := t.TempDir()
 	l, err := netns.New(ctx, "wtest", netns.KeepLogs(logs))
@@ -87,15 +96,20 @@ func newWorld(t *testing.T) *world {
 			showLogs(t, logs)
 		}
 	})
-	w := &world{t: t, ctx: ctx, net: l, fleet: Fleet{Binary: path, Dir: l.Dir()}}
-	srv := w.must(l.AddHost("srv"))
-	if w.server, err = w.fleet.StartServer(ctx, srv); err != nil {
-		t.Fatal(err)
+	return &world{t: t, ctx: ctx, net: l, fleet: Fleet{Binary: path, Dir: l.Dir()}}
+}
+
+// serve starts the server and makes a token for the nodes.
+func (w *world) serve(flags ...string) {
+	w.t.Helper()
+	srv := w.must(w.net.AddHost("srv"))
+	var err error
+	if w.server, err = w.fleet.StartServer(w.ctx, srv, flags...); err != nil {
+		w.t.Fatal(err)
 	}
-	if w.token, err = w.server.Token(ctx, "--reusable"); err != nil {
-		t.Fatal(err)
+	if w.token, err = w.server.Token(w.ctx, "--reusable"); err != nil {
+		w.t.Fatal(err)
 	}
-	return w
 }
 
 func showLogs(t *testing.T, dir string) {

@@ -40,6 +40,9 @@ var available = sync.OnceValue(func() error {
 		return fmt.Errorf("network namespaces cannot be named here: %w", err)
 	}
 	defer removeNamespaces([]string{name})
+	if err := tool("", "ip", "netns", "exec", name, "nft", "--version"); err != nil {
+		return fmt.Errorf("programs cannot be run in network namespaces here: %w", err)
+	}
 	if err := loadRules(name, ruleset(Symmetric)+cut(cutAll)+damage(1)); err != nil {
 		return fmt.Errorf("nftables with NAT does not work in this kernel: %w", err)
 	}
