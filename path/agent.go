@@ -105,6 +105,7 @@ type Agent struct {
 	exchange exchange
 	campaign campaign
 	inbound  inbound
+	reports  pace
 	learned  []netip.AddrPort // the peer's, by authenticated messages
 	pending  pending
 
@@ -198,6 +199,7 @@ func (a *Agent) NetworkChanged(now time.Time) {
 		if p.health.state == Valid {
 			p.check(now, 0)
 		}
+		p.pardon(now)
 	}
 	a.changed(now)
 }

@@ -1,5 +1,548 @@
 package path
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weft"
+	"weft/wire"
+)
 
 func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func candidates(kind weft.CandidateKind, addrs ...string) (list []weft.Candidate) {
+	for _, a := range addrs {
+		list = append(list, weft.Candidate{Addr: addr(a), Kind: kind})
+	}
+	return list
+}
+
+// A rig is one agent whose peer is played by the test.
+type rig struct {
+	*Agent
+	t   *testing.T
+	now time.Time
+	out Actions
+
+	sent    []Transmit // during play
+	answers []answer   // under way
+}
+
+// An answer is what will come back for a ping.
+type answer struct {
+	at  time.Time
+	via weft.Via
+	m   wire.Pong
+}
+
+func newRig(t *testing.T) *rig {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &rig{Agent: New(now, Config{Session: 7, Rand: seededRand(1), Eager: true}), t: t, now: now}
+	r.SetLocal(now, candidates(weft.Host, "192.168.1.2:41641"))
+	r.SetRelays(now, []weft.Via{relayUDP, relayTCP})
+	r.SetOnline(now, true)
+	return r
+}
+
+// poll polls once.
+func (r *rig) poll() []Transmit {
+	r.Poll(r.now, &r.out)
+	return slices.Clone(r.out.Send)
+}
+
+// pass lets time go by, polling whenever asked to, and returns all that was sent.
+func (r *rig) pass(d time.Duration) (sent []Transmit) {
+	end := r.now.Add(d)
+	sent = r.poll()
+	for !r.out.Next.IsZero() && !r.out.Next.After(end) {
+		r.now = r.out.Next
+		sent = append(sent, r.poll()...)
+	}
+	r.now = end
+	return sent
+}
+
+func (r *rig) handle(via weft.Via, m wire.PeerMessage) []Transmit {
+	r.Handle(r.now, via, m)
+	return r.poll()
+}
+
+// pings returns the pings by a way among what was sent.
+func pings(sent []Transmit, via weft.Via) (list []wire.Ping) {
+	for _, t := range sent {
+		if p, ok := t.Message.(wire.Ping); ok && t.Via == via {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// answer answers the last ping by a way after a time.
+func (r *rig) answer(sent []Transmit, via weft.Via, after time.Duration) []Transmit {
+	r.t.Helper()
+	list := pings(sent, via)
+	if len(list) == 0 {
+		r.t.Fatalf("no ping by %v", via)
+	}
+	p := list[len(list)-1]
+	r.now = r.now.Add(after)
+	return r.handle(via, wire.Pong{Path: p.Path, Tx: p.Tx})
+}
+
+// play lets time go by, answering pings by some ways after their round-trip times.
+func (r *rig) play(d time.Duration, rtts map[weft.Via]time.Duration) {
+	r.sent = nil
+	take := func(sent []Transmit) {
+		r.sent = append(r.sent, sent...)
+		for _, x := range sent {
+			if m, ok := x.Message.(wire.Ping); ok && rtts[x.Via] > 0 {
+				r.answers = append(r.answers, answer{r.now.Add(rtts[x.Via]), x.Via, wire.Pong{Path: m.Path, Tx: m.Tx}})
+			}
+		}
+		slices.SortStableFunc(r.answers, func(a, b answer) int { return a.at.Compare(b.at) })
+	}
+	end := r.now.Add(d)
+	take(r.poll())
+	for {
+		next := end
+		if !r.out.Next.IsZero() && r.out.Next.Before(next) {
+			next = r.out.Next
+		}
+		if len(r.answers) > 0 && !r.answers[0].at.After(next) {
+			a := r.answers[0]
+			r.answers = r.answers[1:]
+			r.now = latest(r.now, a.at)
+			take(r.handle(a.via, a.m))
+			continue
+		}
+		if r.now = next; next.Equal(end) {
+			return
+		}
+		take(r.poll())
+	}
+}
+
+func direct(s string) weft.Via { return weft.DirectVia(0, addr(s)) }
+
+func TestARelayIsUsedBeforeAnythingIsAnswered(t *testing.T) {
+	r := newRig(t)
+	if r.Selected() != (weft.Via{}) {
+		t.Fatal("a way is selected before the first Poll")
+	}
+	r.poll()
+	if r.Selected() != relayUDP {
+		t.Fatalf("selected %v", r.Selected())
+	}
+	r.SetRelays(r.now, []weft.Via{relayTCP})
+	r.poll()
+	if r.Selected() != relayTCP || len(r.out.Switches) != 1 {
+		t.Fatalf("selected %v after the relay's UDP went, by %v", r.Selected(), r.out.Switches)
+	}
+	r.SetRelays(r.now, nil)
+	r.poll()
+	if r.Selected() != (weft.Via{}) {
+		t.Fatalf("selected %v where there is nothing", r.Selected())
+	}
+	got := r.out.Switches[0].Reason
+	if want := "relay-stream #1 can no longer be used, and there is no other way"; got != want {
+		t.Errorf("the reason is %q, want %q", got, want)
+	}
+}
+
+func TestCandidatesGoByEveryRelayUntilThePeerIsHeard(t *testing.T) {
+	r := newRig(t)
+	count := func(sent []Transmit) (n int) {
+		for _, x := range sent {
+			if m, ok := x.Message.(wire.Candidates); ok {
+				if m.Session != 7 || !m.WantReply || len(m.List) != 1 {
+					t.Fatalf("announced %+v", m)
+				}
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(r.poll()); n != 2 {
+		t.Fatalf("announced %d times, want by UDP and by stream", n)
+	}
+	if n := count(r.pass(10 * time.Second)); n < 6 || n > 12 {
+		t.Fatalf("repeated %d times in 10 s", n)
+	}
+	r.handle(relayTCP, wire.Candidates{Session: 1, Seq: 1})
+	if n := count(r.pass(3 * time.Second)); n != 0 {
+		t.Fatalf("repeated %d times after the peer was heard", n)
+	}
+}
+
+func TestOnlyTheNewestCandidatesOfTheLatestSessionCount(t *testing.T) {
+	list := func(port int) []weft.Candidate { return candidates(weft.Host, fmt.Sprintf("203.0.113.9:%d", port)) }
+	for _, c := range []struct {
+		name string
+		then []wire.Candidates
+		want int // port that is probed
+	}{
+		{"a higher sequence replaces", []wire.Candidates{{Session: 1, Seq: 1, List: list(1001)}, {Session: 1, Seq: 2, List: list(1002)}}, 1002},
+		{"a lower sequence is stale", []wire.Candidates{{Session: 1, Seq: 2, List: list(1001)}, {Session: 1, Seq: 1, List: list(1002)}}, 1001},
+		{"the same sequence is the same", []wire.Candidates{{Session: 1, Seq: 2, List: list(1001)}, {Session: 1, Seq: 2, List: list(1002)}}, 1001},
+		{"a new session replaces", []wire.Candidates{{Session: 1, Seq: 9, List: list(1001)}, {Session: 2, Seq: 1, List: list(1002)}}, 1002},
+		{"a session that ended does not come back", []wire.Candidates{{Session: 1, Seq: 1, List: list(1001)}, {Session: 2, Seq: 1, List: list(1002)}, {Session: 1, Seq: 9, List: list(1001)}}, 1002},
+	} {
+		r := newRig(t)
+		for _, m := range c.then {
+			r.handle(relayUDP, m)
+		}
+		r.pass(time.Second)
+		var ports []int
+		for _, p := range r.Snapshot(r.now).Pairs {
+			if p.Via.Method == weft.Direct {
+				ports = append(ports, int(p.Via.Addr.Port()))
+			}
+		}
+		if !slices.Equal(ports, []int{c.want}) {
+			t.Errorf("%s: probes ports %v, want %d", c.name, ports, c.want)
+		}
+	}
+}
+
+func TestWhoAsksForCandidatesGetsThemByTheSameWayIfThePeerIsKnownToBeThere(t *testing.T) {
+	by := direct("203.0.113.1:5")
+	for _, c := range []struct{ asked, want weft.Via }{
+		{relayTCP, relayTCP},
+		{weft.Via{Method: weft.RelayUDP, Relay: 9}, weft.Via{Method: weft.RelayUDP, Relay: 9}},
+		{by, by},
+		{direct("198.51.100.66:6"), by}, // who knows who that is
+	} {
+		r, _, _ := onDirectPath(t)
+		var got []weft.Via
+		for _, x := range r.handle(c.asked, wire.Candidates{Session: 1, Seq: 1, WantReply: true}) {
+			if m, ok := x.Message.(wire.Candidates); ok && !m.WantReply {
+				got = append(got, x.Via)
+			}
+		}
+		if !slices.Equal(got, []weft.Via{c.want}) {
+			t.Errorf("asked by %v, replied by %v, want %v", c.asked, got, c.want)
+		}
+	}
+}
+
+func TestAPingIsAnsweredByTheWayItCameAndAskedBack(t *testing.T) {
+	r := newRig(t)
+	r.poll()
+	via := direct("203.0.113.9:5000")
+	sent := r.handle(via, wire.Ping{Path: 12, Tx: wire.TxID{1}})
+	want := Transmit{via, wire.Pong{Path: 12, Tx: wire.TxID{1}, Observed: addr("203.0.113.9:5000")}}
+	if diff := cmp.Diff([]Transmit{want}, sent[:1], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Errorf("answered otherwise (-want +got):\n%s", diff)
+	}
+	if len(pings(sent, via)) != 1 {
+		t.Error("the unknown address was not asked back")
+	}
+	if !slices.Equal(r.out.Learn, []netip.AddrPort{via.Addr}) {
+		t.Errorf("learned %v", r.out.Learn)
+	}
+	if sent = r.handle(relayTCP, wire.Ping{Path: 13, Tx: wire.TxID{2}}); sent[0].Message != (wire.Pong{Path: 13, Tx: wire.TxID{2}}) {
+		t.Errorf("through a relay, answered %+v", sent[0].Message)
+	}
+}
+
+func TestAnAnswerCountsForTheExactPairAndTransactionAlone(t *testing.T) {
+	asked := direct("203.0.113.9:5000")
+	for _, c := range []struct {
+		name string
+		from weft.Via
+		bend func(*wire.Pong)
+		want bool
+	}{
+		{"the very pair", asked, func(*wire.Pong) {}, true},
+		{"another port", direct("203.0.113.9:5001"), func(*wire.Pong) {}, false},
+		{"another link", weft.DirectVia(3, asked.Addr), func(*wire.Pong) {}, false},
+		{"a relay", relayUDP, func(*wire.Pong) {}, false},
+		{"another transaction", asked, func(p *wire.Pong) { p.Tx[0]++ }, false},
+		{"another path number", asked, func(p *wire.Pong) { p.Path++ }, false},
+		{"the mapped form of the address", weft.Via{Method: weft.Direct, Addr: addr("[::ffff:203.0.113.9]:5000")}, func(*wire.Pong) {}, true},
+	} {
+		r := newRig(t)
+		r.SetRemote(r.now, candidates(weft.Host, "203.0.113.9:5000"))
+		ping := pings(r.pass(0), asked)[0]
+		r.now = r.now.Add(20 * time.Millisecond)
+		pong := wire.Pong{Path: ping.Path, Tx: ping.Tx}
+		c.bend(&pong)
+		r.handle(c.from, pong)
+		if got := r.Selected() == asked; got != c.want {
+			t.Errorf("%s: validated is %v, want %v", c.name, got, c.want)
+		}
+		if c.want {
+			if got := r.Snapshot(r.now); got.RTT != 20*time.Millisecond || got.DirectAfter != 20*time.Millisecond {
+				t.Errorf("%s: RTT %v, direct after %v", c.name, got.RTT, got.DirectAfter)
+			}
+		}
+	}
+}
+
+func TestBehindARelayAnAnswerMayComeInTheOtherManner(t *testing.T) {
+	r := newRig(t)
+	ping := pings(r.pass(0), relayUDP)[0]
+	r.now = r.now.Add(30 * time.Millisecond)
+	r.handle(weft.Via{Method: weft.RelayStream, Relay: 2}, wire.Pong{Path: ping.Path, Tx: ping.Tx})
+	if s := r.Snapshot(r.now).Pairs[0]; s.State != Untested {
+		t.Fatalf("an answer through another relay counted: %+v", s)
+	}
+	r.handle(relayTCP, wire.Pong{Path: ping.Path, Tx: ping.Tx})
+	if s := r.Snapshot(r.now).Pairs[0]; s.Via != relayUDP || s.State != Valid || s.RTT != 30*time.Millisecond {
+		t.Errorf("an answer by the stream did not count: %+v", s)
+	}
+}
+
+func TestALateOrRepeatedAnswerIsNoSample(t *testing.T) {
+	r := newRig(t)
+	ping := pings(r.pass(0), relayUDP)[0]
+	r.now = r.now.Add(maxRTT + time.Millisecond)
+	r.handle(relayUDP, wire.Pong{Path: ping.Path, Tx: ping.Tx})
+	if s := r.Snapshot(r.now).Pairs[0]; s.State != Untested {
+		t.Errorf("an answer after %v counted", maxRTT)
+	}
+	sent := r.pass(10 * time.Second)
+	r.answer(sent, relayUDP, 0)
+	before := r.find(relayUDP).rtt.samples
+	last := pings(sent, relayUDP)
+	r.handle(relayUDP, wire.Pong{Path: last[len(last)-1].Path, Tx: last[len(last)-1].Tx})
+	if n := r.find(relayUDP).rtt.samples; n != before || before != 1 {
+		t.Errorf("%d samples, and %d after the same answer again", before, n)
+	}
+}
+
+func TestOnlyWhatALinkCanReachIsProbed(t *testing.T) {
+	for _, c := range []struct {
+		local, remote []weft.Candidate
+		want          []weft.Via
+	}{
+		{candidates(weft.Host, "192.168.1.2:1"), candidates(weft.Host, "[2001:db8::1]:2"), nil},
+		{candidates(weft.Host, "[fe80::1]:1"), candidates(weft.Host, "[2001:db8::1]:2"), nil},
+		{candidates(weft.Host, "[2001:db8::9]:1"), candidates(weft.Host, "[2001:db8::1]:2", "10.0.0.1:2"), []weft.Via{direct("[2001:db8::1]:2")}},
+		{candidates(weft.Host, "192.168.1.2:1"), candidates(weft.Host, "192.168.1.2:1", "192.168.1.2:2"), []weft.Via{direct("192.168.1.2:2")}},
+		{candidates(weft.Host, "192.168.1.2:1"), candidates(weft.Host, "127.0.0.1:2", "169.254.3.4:5", "[fe80::1]:2", "0.0.0.0:9", "224.0.0.1:9", "10.0.0.1:0"), nil},
+		{candidates(weft.Host, "127.0.0.1:1"), candidates(weft.Host, "127.0.0.1:2"), []weft.Via{direct("127.0.0.1:2")}},
+		{
+			[]weft.Candidate{{Addr: addr("192.168.1.2:1"), Kind: weft.Host, Link: 1}, {Addr: addr("[fe80::1]:1"), Kind: weft.Host, Link: 2}},
+			candidates(weft.Host, "10.0.0.1:5", "[fe80::2]:5"),
+			[]weft.Via{weft.DirectVia(1, addr("10.0.0.1:5")), weft.DirectVia(2, addr("[fe80::2]:5"))},
+		},
+		{ // an address once, however often it is named
+			candidates(weft.Host, "192.168.1.2:1"),
+			append(candidates(weft.ServerReflexive, "203.0.113.1:5", "[::ffff:203.0.113.1]:5"), candidates(weft.Host, "203.0.113.1:5")...),
+			[]weft.Via{direct("203.0.113.1:5")},
+		},
+	} {
+		r := newRig(t)
+		r.SetLocal(r.now, c.local)
+		r.SetRemote(r.now, c.remote)
+		var got []weft.Via
+		for _, p := range r.pairs {
+			if p.via.Method == weft.Direct {
+				got = append(got, p.via)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v x %v: pairs %v, want %v", c.local, c.remote, got, c.want)
+		}
+	}
+}
+
+func TestALinkThatGoesTakesItsPairsAlong(t *testing.T) {
+	r := newRig(t)
+	wifi := weft.Candidate{Addr: addr("192.168.1.2:1"), Kind: weft.Host, Link: 1}
+	mobile := weft.Candidate{Addr: addr("10.5.5.5:1"), Kind: weft.Host, Link: 2}
+	r.SetLocal(r.now, []weft.Candidate{wifi, mobile})
+	r.SetRemote(r.now, candidates(weft.Host, "203.0.113.1:5"))
+	by := weft.DirectVia(1, addr("203.0.113.1:5"))
+	r.answer(r.pass(0), by, time.Millisecond)
+	if r.Selected() != by {
+		t.Fatalf("selected %v", r.Selected())
+	}
+	r.SetLocal(r.now, []weft.Candidate{mobile})
+	r.poll()
+	if r.Selected() != relayUDP || r.out.Switches[0].Reason != "direct 203.0.113.1:5 went with its link" {
+		t.Errorf("selected %v because %v", r.Selected(), r.out.Switches)
+	}
+}
+
+func TestRoundsAreBoundedAndTakeTurns(t *testing.T) {
+	r := newRig(t)
+	var list []weft.Candidate
+	for i := range wire.MaxCandidates {
+		list = append(list, weft.Candidate{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 5), Kind: weft.Host})
+	}
+	r.SetRemote(r.now, list)
+	r.poll()
+	seen := map[weft.Via]bool{}
+	for range 3 {
+		n := 0
+		for _, x := range r.out.Send {
+			if _, ok := x.Message.(wire.Ping); ok && x.Via.Method == weft.Direct {
+				seen[x.Via] = true
+				n++
+			}
+		}
+		if n > ProbesPerRound {
+			t.Fatalf("%d probes in one round", n)
+		}
+		r.now = r.now.Add(RoundInterval)
+		r.poll()
+	}
+	if len(seen) != wire.MaxCandidates {
+		t.Errorf("%d of %d addresses probed in three rounds", len(seen), wire.MaxCandidates)
+	}
+}
+
+func TestStrangersCannotFillTheAgent(t *testing.T) {
+	r := newRig(t)
+	r.SetRemote(r.now, candidates(weft.Host, "203.0.113.1:5"))
+	learned := map[netip.AddrPort]bool{}
+	for i := range 2000 {
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 7)
+		r.Handle(r.now, weft.DirectVia(weft.LinkID(i%3), from), wire.Ping{Path: uint16(i), Tx: wire.TxID{byte(i)}})
+		if i%7 == 0 {
+			r.now = r.now.Add(time.Millisecond)
+			r.poll()
+			for _, a := range r.out.Learn {
+				learned[a] = true
+			}
+			for _, a := range r.out.Forget {
+				delete(learned, a)
+			}
+		}
+	}
+	if n := len(r.pairs); n > 2+1+MaxReflexive {
+		t.Errorf("%d pairs are kept", n)
+	}
+	if n := len(learned); n > MaxReflexive {
+		t.Errorf("%d addresses are told to be the peer's", n)
+	}
+	if n := len(r.inbound.arrivals); n > wire.MaxReports {
+		t.Errorf("%d path numbers are kept", n)
+	}
+	if r.find(direct("203.0.113.1:5")) == nil {
+		t.Error("the announced pair was pushed out")
+	}
+}
+
+func TestReceivedDataIsReportedByThePeersNumbers(t *testing.T) {
+	r := newRig(t)
+	r.poll()
+	by := direct("203.0.113.9:5000")
+	r.handle(by, wire.Ping{Path: 3, Tx: wire.TxID{1}})
+	r.handle(relayUDP, wire.Ping{Path: 1, Tx: wire.TxID{2}})
+	reports := func() (got []string) {
+		for _, x := range r.out.Send {
+			if m, ok := x.Message.(wire.Report); ok {
+				got = append(got, fmt.Sprintf("%v: %v", x.Via, m.Paths))
+			}
+		}
+		return got
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if got := reports(); !slices.Equal(got, want) {
+			t.Fatalf("%s: reports %v, want %v", what, got, want)
+		}
+	}
+	observe := func(ts ...Traffic) {
+		r.Observe(r.now, ts)
+		r.poll()
+	}
+	observe(Traffic{Via: by, RxPackets: 5, RxBytes: 500})
+	expect("first data", "relay-udp #1: [{3 5 500}]", "direct 203.0.113.9:5000: [{3 5 500}]")
+	r.now = r.now.Add(50 * time.Millisecond)
+	observe(Traffic{Via: by, RxPackets: 9, RxBytes: 900})
+	expect("sooner than 100 ms")
+	r.now = r.now.Add(50 * time.Millisecond)
+	r.poll()
+	expect("after 100 ms", "relay-udp #1: [{3 9 900}]", "direct 203.0.113.9:5000: [{3 9 900}]")
+	r.now = r.now.Add(100 * time.Millisecond)
+	observe(Traffic{Via: relayUDP, RxPackets: 1, RxBytes: 60}, Traffic{Via: by, RxPackets: 9, RxBytes: 900})
+	expect("data by the way in use", "relay-udp #1: [{3 9 900} {1 1 60}]")
+
+	repeats := 0
+	for _, x := range r.pass(3 * time.Second) {
+		if _, ok := x.Message.(wire.Report); ok {
+			repeats++
+		}
+	}
+	if repeats != reportRepeats {
+		t.Errorf("the last report was repeated %d times, want %d", repeats, reportRepeats)
+	}
+
+	// The peer's address changes: its path keeps its number and its count.
+	moved := direct("203.0.113.9:6000")
+	r.handle(moved, wire.Ping{Path: 3, Tx: wire.TxID{3}})
+	observe(Traffic{Via: moved, RxPackets: 2, RxBytes: 200})
+	expect("after the peer's address changed", "relay-udp #1: [{3 11 1100} {1 1 60}]", "direct 203.0.113.9:6000: [{3 11 1100} {1 1 60}]")
+
+	// Data before any ping is reported once its number is known; after a restart nothing is left of the old.
+	r.handle(relayUDP, wire.Candidates{Session: 1, Seq: 1})
+	r.handle(relayUDP, wire.Candidates{Session: 2, Seq: 1})
+	r.now = r.now.Add(time.Second)
+	observe(Traffic{Via: relayTCP, RxPackets: 4, RxBytes: 40})
+	expect("a number that is not known")
+	r.handle(relayTCP, wire.Ping{Path: 2, Tx: wire.TxID{4}})
+	expect("now it is", "relay-udp #1: [{2 4 40}]", "relay-stream #1: [{2 4 40}]")
+}
+
+func TestAPingByHandIsAnsweredAndLeavesNoTrace(t *testing.T) {
+	r := newRig(t)
+	r.poll()
+	r.Observe(r.now, []Traffic{{Via: relayUDP, RxPackets: 1, RxBytes: 1}})
+	sent := r.handle(relayUDP, wire.Ping{Path: 0, Tx: wire.TxID{9}})
+	if sent[0].Message != (wire.Pong{Tx: wire.TxID{9}}) {
+		t.Errorf("answered %+v", sent[0].Message)
+	}
+	if len(r.inbound.arrivals) != 0 {
+		t.Error("path 0 is taken for one of the peer's")
+	}
+}
+
+func TestWantLooksForAPathWithoutData(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &rig{Agent: New(now, Config{Rand: seededRand(1)}), t: t, now: now}
+	r.SetLocal(now, candidates(weft.Host, "192.168.1.2:41641"))
+	r.SetRemote(now, candidates(weft.Host, "203.0.113.1:5"))
+	r.SetRelays(now, []weft.Via{relayUDP})
+	r.SetOnline(now, true)
+	if sent := r.pass(time.Hour); len(sent) != 0 {
+		t.Fatalf("sends %d messages to a peer that nobody talks to", len(sent))
+	}
+	r.Want(r.now)
+	if sent := r.pass(0); len(pings(sent, direct("203.0.113.1:5"))) != 1 || len(pings(sent, relayUDP)) != 1 {
+		t.Errorf("sent %v", sent)
+	}
+	r.pass(UnusedAfter)
+	if sent := r.pass(time.Hour); len(sent) != 0 {
+		t.Errorf("still sends %d messages after %v", len(sent), UnusedAfter)
+	}
+}
+
+func TestAPeerThatIsNotThereIsNotProbedForWarmth(t *testing.T) {
+	r := newRig(t)
+	r.SetRemote(r.now, candidates(weft.Host, "203.0.113.1:5"))
+	r.SetOnline(r.now, false)
+	if sent := r.pass(time.Hour); len(sent) != 0 {
+		t.Errorf("sent %d messages", len(sent))
+	}
+}
+
+func TestThePeersSilenceEndsTheHellos(t *testing.T) {
+	r := newRig(t)
+	r.pass(10 * time.Minute)
+	if sent := r.pass(time.Hour); len(sent) != 0 {
+		t.Errorf("%d messages in an hour to a peer that is said to be there and never answered", len(sent))
+	}
+}
+
+func addrPort(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 5)
+}

@@ -116,8 +116,8 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	if e.known && !restarted && m.Seq < e.last {
 		return
 	}
-	if m.WantReply && !slices.Contains(e.replies, via) && len(e.replies) < announceVias {
-		e.replies = append(e.replies, via)
+	if m.WantReply {
+		a.reply(via)
 	}
 	// Who asks gets ours in reply. An answer that came sooner than the way takes was to an earlier announcement.
 	if p := a.find(canonical(via)); m.WantReply || p == nil || now.Sub(e.sent) >= p.rtt.base() {
@@ -144,6 +144,19 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	}
 }
 
+// reply has our candidates sent by the way that the peer asked by. They are longer than a question without any,
+// so what came from an address that has not shown that the peer receives there is answered by the way in use: it
+// may be an old frame that a stranger sends again, from wherever he says that he is.
+func (a *Agent) reply(via weft.Via) {
+	e := &a.exchange
+	if p := a.find(canonical(via)); via.Method == weft.Direct && (p == nil || p.probe.pong.IsZero()) {
+		via = a.choice.via
+	}
+	if via.Method != weft.NoMethod && !slices.Contains(e.replies, via) && len(e.replies) < announceVias {
+		e.replies = append(e.replies, via)
+	}
+}
+
 // restarted forgets what the peer no longer knows: it has begun anew, with paths numbered anew and nothing
 // counted.
 func (a *Agent) restarted(now time.Time) {
@@ -155,10 +168,11 @@ func (a *Agent) restarted(now time.Time) {
 	a.again()
 	for _, p := range a.pairs {
 		if p.ledger != nil {
-			p.ledger.rebase()
+			p.ledger.rebase(0)
 		}
 		if p.health.state == Valid {
 			p.check(now, 0)
 		}
+		p.pardon(now)
 	}
 }

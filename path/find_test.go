@@ -20,10 +20,10 @@ func homes(t *testing.T, seed uint64, a, b natKind) *world {
 	return w
 }
 
-// talkBoth makes both sides send 50 packets a second for a time.
+// talkBoth makes both sides send 25 packets a second for a time.
 func (w *world) talkBoth(d time.Duration) {
 	for _, h := range w.hosts {
-		h.talk(20*time.Millisecond, 1200, w.now.Add(d))
+		h.talk(40*time.Millisecond, 1200, w.now.Add(d))
 	}
 }
 
@@ -58,7 +58,7 @@ func TestLossDelaysButDoesNotPreventADirectPath(t *testing.T) {
 }
 
 func TestItDoesNotMatterWhoStartsOrWhen(t *testing.T) {
-	forSeeds(t, 100, func(t *testing.T, seed uint64) {
+	forSeeds(t, 60, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.a.eager, w.b.eager = true, true
 		w.a.boot()
@@ -69,7 +69,7 @@ func TestItDoesNotMatterWhoStartsOrWhen(t *testing.T) {
 }
 
 func TestTrafficAloneFindsADirectPathAndLosesNothing(t *testing.T) {
-	forSeeds(t, 200, func(t *testing.T, seed uint64) {
+	forSeeds(t, 100, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.bootBoth()
 		begin := w.now
@@ -104,7 +104,7 @@ var plainPairs = [9]string{
 }
 
 func TestThePairsOfNATsThatPlainPunchingCanDoAreDirectAndTheOthersStayRelayed(t *testing.T) {
-	forSeeds(t, 3, func(t *testing.T, seed uint64) {
+	forSeeds(t, 2, func(t *testing.T, seed uint64) {
 		direct := 0
 		for i, a := range allNATs() {
 			for j, b := range allNATs() {
@@ -130,11 +130,11 @@ func TestThePairsOfNATsThatPlainPunchingCanDoAreDirectAndTheOthersStayRelayed(t 
 }
 
 func TestTwoSymmetricHomesStayRelayedAndStopProbing(t *testing.T) {
-	forSeeds(t, 10, func(t *testing.T, seed uint64) {
+	forSeeds(t, 2, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, symmetric, symmetric)
 		w.bootBoth()
 		for _, h := range w.hosts {
-			h.talk(200*time.Millisecond, 200, w.now.Add(time.Hour))
+			h.talk(500*time.Millisecond, 200, w.now.Add(time.Hour))
 		}
 		w.run(20 * time.Minute)
 		if w.bothDirect() {
@@ -146,10 +146,10 @@ func TestTwoSymmetricHomesStayRelayedAndStopProbing(t *testing.T) {
 				w.failf("%s sent %d direct pings in 20 minutes", h.name, early[i])
 			}
 		}
-		w.run(39 * time.Minute)
+		w.run(30 * time.Minute)
 		for i, h := range w.hosts {
 			if n := directPings(h) - early[i]; n > 0 {
-				w.failf("%s still probes: %d direct pings in the next 39 minutes", h.name, n)
+				w.failf("%s still probes: %d direct pings in the next 30 minutes", h.name, n)
 			}
 			if len(h.switches) > 3 {
 				w.failf("%s switched %d times", h.name, len(h.switches))

@@ -44,7 +44,7 @@ var holds = [...]struct{ first, last time.Duration }{
 }
 
 func (c cause) hold(streak int) time.Duration {
-	return min(holds[c].first<<min(streak-1, 10), holds[c].last)
+	return min(holds[c].first<<min(max(streak-1, 0), 10), holds[c].last)
 }
 
 const (
@@ -84,7 +84,9 @@ type health struct {
 	streak    int       // failures, each soon after the last return
 	cause     cause
 	lossWas   float64 // of a lossy one
-	why       string  // it failed, in plain words
+	acquitted int     // how often data turned out to have arrived after all
+	acquitAt  time.Time
+	why       string // it failed, in plain words
 }
 
 // fail takes a pair out of use.
@@ -123,8 +125,9 @@ func (a *Agent) failData(now time.Time, p *pair) {
 // answeredPings is added to why a path failed that was not dead.
 const answeredPings = ", while it answered pings"
 
-// answered takes note of an answer to a ping sent at some time.
-func (a *Agent) answered(now time.Time, p *pair, sent time.Time) {
+// answered takes note of an answer to a ping that was sent at some time, and was by so much longer than it needed
+// to be.
+func (a *Agent) answered(now time.Time, p *pair, sent time.Time, padding int) {
 	h := &p.health
 	c := &p.probe.check
 	switch h.state {
@@ -147,10 +150,14 @@ func (a *Agent) answered(now time.Time, p *pair, sent time.Time) {
 		if now.Before(h.heldUntil) {
 			return
 		}
+		if padding < p.testPadding() {
+			p.check(now, p.testPadding())
+			return
+		}
 		h.row++
 		switch relay := a.fastestRelay(now); {
 		case h.row < returnAnswers:
-			p.check(now, 0)
+			p.check(now, p.testPadding())
 		case h.cause == slow && relay != nil && farSlowerThan(p, relay):
 			h.streak++
 			h.row, h.heldUntil = 0, now.Add(slow.hold(h.streak))
@@ -191,24 +198,33 @@ func (a *Agent) acquit(now time.Time, p *pair) {
 	}
 	h.streak = max(h.streak-1, 0)
 	h.doubted = h.failedAt
+	if now.Sub(h.acquitAt) > relapse {
+		h.acquitted = 0
+	}
+	h.acquitted++
+	h.acquitAt = now
+}
+
+// pardon lets a failed pair return as soon as it proves itself: what it failed by was another network, or a
+// peer that was not there.
+func (p *pair) pardon(now time.Time) {
+	if h := &p.health; h.state == Failed {
+		h.cause, h.doubted, h.streak = silent, h.failedAt, 0
+		h.heldUntil = now
+	}
 }
 
 // watch looks for what has been silent for too long.
 func (a *Agent) watch(now time.Time) {
 	for _, p := range a.pairs {
 		if a.due(now, p.probe.check.until) {
-			a.unanswered(now, p)
+			a.checked(now, p)
 		}
 		if a.due(now, p.missing()) {
 			p.check(now, 0)
 		}
-		if h := &p.health; h.state == Failed && h.answers > 0 && h.row == 0 && a.wanted && a.due(now, h.heldUntil) {
-			// Its time is over. What lost data is asked with pings as long as the data was.
-			padding := 0
-			if p.ledger != nil && h.cause == blackHole {
-				padding = paddingFor(p.ledger.size)
-			}
-			p.check(now, padding)
+		if h := &p.health; h.state == Failed && h.answers > 0 && a.wanted && a.due(now, h.heldUntil) {
+			p.check(now, p.testPadding()) // its time is over
 		}
 	}
 	p := a.choice.pair
@@ -216,7 +232,7 @@ func (a *Agent) watch(now time.Time) {
 		return
 	}
 	l := p.ledger
-	if a.due(now, l.overdue(dataLost, p.ackTimeout(now))) {
+	if a.due(now, l.overdue(dataLost, a.ackTimeout(now, p))) {
 		a.failData(now, p)
 		return
 	}
@@ -226,45 +242,50 @@ func (a *Agent) watch(now time.Time) {
 	}
 }
 
-// unanswered ends a check that nothing answered.
-func (a *Agent) unanswered(now time.Time, p *pair) {
-	c := p.probe.check
+// checked ends a check: all of its answers that count have come.
+func (a *Agent) checked(now time.Time, p *pair) {
+	c, h := p.probe.check, &p.health
 	p.probe.check = check{}
-	h := &p.health
+	answered := !c.first.After(p.probe.pong)
 	switch {
-	case h.state != Failed && !c.first.After(p.probe.pong):
-		return
-	case h.state == Failed && !c.first.After(p.probe.pong):
-		// It answers, but not every time.
-		if h.row > 0 {
-			h.row, h.heldUntil = 0, now.Add(time.Second)
+	case h.state != Failed:
+		if answered || p.ledger != nil && !c.first.After(p.ledger.progress) {
+			return // the pings may be lost where data is not
 		}
-		return
-	case h.state == Failed:
+		why := fmt.Sprintf("no answer to %d pings within %s on %s", CheckPings, inWords(now.Sub(c.first)), p.via)
+		a.fail(now, p, silent, why)
+		if p != a.choice.pair {
+			h.row, h.heldUntil = returnAnswers-1, now // nothing was lost by it: one answer is enough
+		}
+	case !answered:
 		h.answers, h.row = 0, 0
-		a.campaign.resume(a.nextAttempt(now))
-		return
+		if p.via.Method == weft.Direct {
+			a.campaign.resume(a.nextAttempt(now))
+		}
+	case h.row == c.row && !c.first.Before(h.heldUntil):
+		// Short pings were answered, and those as long as the data were not.
+		h.streak++
+		h.row, h.heldUntil = 0, now.Add(h.cause.hold(h.streak))
 	}
-	a.fail(now, p, silent, fmt.Sprintf("no answer to %d pings within %s on %s", CheckPings, inWords(now.Sub(c.first)), p.via))
 }
 
-// crisis asks the path in use whether it is alive, and those that would take its place as well, so that the
-// answers are there when it turns out not to be.
+// crisis asks the path in use whether it is alive, and those that may take its place as well, so that the answers
+// are there when it turns out not to be.
 func (a *Agent) crisis(now time.Time, p *pair) {
 	p.check(now, 0)
-	udp, stream := a.firstRelayed(weft.RelayUDP, p), a.firstRelayed(weft.RelayStream, p)
-	for _, other := range []*pair{udp, stream} {
-		if other != nil {
+	for _, other := range a.pairs {
+		first := other == a.firstRelayed(other.via.Method, p)
+		if first || other.via.Method == weft.Direct && other != p && a.class(now, other) == Working {
 			other.check(now, 0)
 		}
 	}
 }
 
-// firstRelayed is the first way of a method that has not failed, apart from one.
+// firstRelayed is the first way of a relayed method that has not failed, apart from one.
 func (a *Agent) firstRelayed(m weft.Method, not *pair) *pair {
 	var first *pair
 	for _, p := range a.pairs {
-		if p.via.Method == m && p != not && p.health.state != Failed && (first == nil || p.order < first.order) {
+		if m.Relayed() && p.via.Method == m && p != not && p.health.state != Failed && (first == nil || p.order < first.order) {
 			first = p
 		}
 	}
@@ -272,11 +293,14 @@ func (a *Agent) firstRelayed(m weft.Method, not *pair) *pair {
 }
 
 // ackTimeout is how long packets may go without acknowledgement on this pair: as long as a report takes and as
-// many reports as may be lost in a row, which is more the more is lost.
-func (p *pair) ackTimeout(now time.Time) time.Duration {
+// many reports as may be lost in a row, which is more the more is lost, and if it was too few lately.
+func (a *Agent) ackTimeout(now time.Time, p *pair) time.Duration {
 	reports := 2
 	if rate, ok := p.ledger.loss.fresh(now); ok {
 		reports += min(5, int(rate*40+0.5)) // 5 in a row of every 20 are lost once in 10^4 windows
+	}
+	if now.Sub(p.health.acquitAt) < relapse {
+		reports += min(4, 2*p.health.acquitted)
 	}
 	t := max(ackFloor, p.rtt.spread()+time.Duration(1+reports)*ReportInterval)
 	if p.rtt.samples == 0 {
@@ -285,7 +309,7 @@ func (p *pair) ackTimeout(now time.Time) time.Duration {
 	if p.via.Method == weft.RelayStream {
 		t += ackStream
 	}
-	if !p.ledger.brisk(now) {
+	if !a.reports.brisk(now) {
 		t += ackRested
 	}
 	return t
@@ -297,8 +321,14 @@ const frameOverhead = 4 + 4 + 28 + 12
 // maxPadding keeps a ping within an Ethernet packet: 1,500 bytes less IPv6, UDP, a relay's prefix and the frame.
 const maxPadding = 1500 - 40 - 8 - 8 - frameOverhead
 
-// paddingFor makes a ping as long as packets of a size.
-func paddingFor(size int) int { return min(max(size-frameOverhead, 0), maxPadding) }
+// testPadding makes a ping to a pair that swallowed data as long as the data was: long packets may be all that
+// it does not carry.
+func (p *pair) testPadding() int {
+	if p.health.state != Failed || p.health.cause != blackHole || p.ledger == nil {
+		return 0
+	}
+	return min(max(p.ledger.size-frameOverhead, 0), maxPadding)
+}
 
 // inWords is a duration as a person reads it: three digits at most.
 func inWords(d time.Duration) string {

@@ -182,10 +182,6 @@ func (a *Agent) report(now time.Time, out *Actions) {
 	if !in.sent.IsZero() && !a.due(now, in.sent.Add(wait)) {
 		return
 	}
-	if !in.more {
-		in.repeats--
-	}
-	in.more, in.sent = false, now
 	n := 0
 	for i := range in.arrivals {
 		if r := &in.arrivals[i]; r.packets > 0 {
@@ -194,9 +190,13 @@ func (a *Agent) report(now time.Time, out *Actions) {
 		}
 	}
 	if n == 0 {
-		in.repeats = 0
+		in.more, in.repeats = false, 0
 		return // no ping has said yet what the peer calls its paths
 	}
+	if !in.more {
+		in.repeats--
+	}
+	in.more, in.sent = false, now
 	if in.boxed[n] == nil {
 		in.boxed[n] = wire.Report{Paths: in.lines[:n]}
 	}
@@ -213,6 +213,7 @@ func (a *Agent) report(now time.Time, out *Actions) {
 
 // reported takes the peer's account of what arrived there.
 func (a *Agent) reported(now time.Time, m wire.Report) {
+	more := false
 	for _, line := range m.Paths {
 		for _, p := range a.pairs {
 			if p.number != line.Path || p.ledger == nil {
@@ -223,8 +224,22 @@ func (a *Agent) reported(now time.Time, m wire.Report) {
 				spread = firstTimeout
 			}
 			if p.ledger.acknowledge(now, line.Packets, spread) {
-				a.acquit(now, p)
+				more = true
+				if c := a.choice.pair; c == nil || c == p || !answers(c.via, p.via) {
+					a.acquit(now, p) // behind one relay, the peer may count two of our paths as one
+				}
 			}
 		}
 	}
+	if more {
+		a.reports.before, a.reports.last = a.reports.last, now
+	}
+}
+
+// pace is when the peer's last two reports came that told of more data.
+type pace struct{ before, last time.Time }
+
+// brisk reports whether reports have been coming in quick succession until just now.
+func (r pace) brisk(now time.Time) bool {
+	return now.Sub(r.last) < time.Second && r.last.Sub(r.before) <= 3*ReportInterval
 }

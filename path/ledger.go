@@ -14,10 +14,11 @@ const (
 
 // A ledger is the account of the data sent by one pair and acknowledged by the peer's reports.
 //
-// Reports count what arrived, not which packets. Once a report shows that something arrived, all that was sent
-// a round trip before it either arrived too or is lost for good; both count as covered. What was sent since,
-// and is not in the report's number, is outstanding. Losses shift the peer's count against ours; offset holds
-// the difference.
+// Reports count what arrived, not which packets, and losses make the counts drift apart. So it is the growth of
+// the peer's count that matters: when a report shows that something arrived, all that was sent by then counts
+// as covered. It arrived, or will, or is an ordinary loss. Outstanding is what was sent since. What was sent is
+// seen at intervals only; of the interval in which the report came, nobody can say which part it covers, and so
+// it is all covered.
 type ledger struct {
 	sent    uint64      // packets
 	log     [marks]mark // a ring: what had been sent by when
@@ -25,14 +26,14 @@ type ledger struct {
 	dropped mark // the last that fell out of the ring
 
 	covered  uint64
-	known    bool // there was a report
+	alive    bool // there was a report since sent was last looked at
 	reported uint64
-	offset   int64     // of reported against sent
-	lower    int       // reports in a row that told less than before
-	progress time.Time // the last report that told more
-	previous time.Time // the one before
-	checked  uint64    // sent, when outstanding packets last caused a check
-	size     int       // bytes, of packets lately
+	lower    int           // reports in a row that told less than before
+	told     time.Time     // the last report that told more
+	progress time.Time     // the last that showed that the path is alive
+	spread   time.Duration // within which it answered for a packet
+	checked  uint64        // sent, when outstanding packets last caused a check
+	size     int           // bytes, of packets lately
 	loss     lossMeter
 }
 
@@ -49,34 +50,30 @@ func (l *ledger) first() int { return max(0, l.entries-marks) }
 
 // add enters packets that were seen to have been sent.
 func (l *ledger) add(now time.Time, packets, bytes uint64) {
-	l.cover(l.sentBy(now.Add(-writeOff)))
-	if packets == 0 {
-		return
+	l.covered = max(l.covered, l.sentBy(now.Add(-writeOff)))
+	if packets > 0 {
+		l.sent += packets
+		l.size = int(bytes / packets)
+		l.enter(mark{now, l.sent})
 	}
-	l.sent += packets
-	l.size = int(bytes / packets)
-	if n := l.entries; n >= 2 && now.Sub(l.mark(n-1).at) < markGap && now.Sub(l.mark(n-2).at) < 2*markGap {
-		*l.mark(n - 1) = mark{now, l.sent}
-	} else {
-		if n >= marks {
-			l.dropped = *l.mark(n)
-		}
-		*l.mark(n) = mark{now, l.sent}
-		l.entries++
+	if l.alive {
+		l.covered, l.alive = l.sent, false
+		l.loss.measure(l)
 	}
-	if !l.known {
-		return
-	}
-	// More cannot have arrived than was sent: the peer counts from another beginning, or counts the packets of
-	// two of our paths together because it cannot tell them apart behind its relay.
-	if got := l.arrived(); got > int64(l.sent) {
-		l.offset -= got - int64(l.sent)
-	}
-	l.cover(uint64(max(0, l.arrived())))
 }
 
-// arrived is the peer's count in terms of ours.
-func (l *ledger) arrived() int64 { return int64(l.reported) + l.offset }
+func (l *ledger) enter(m mark) {
+	n := l.entries
+	if n >= 2 && m.at.Sub(l.mark(n-1).at) < markGap && m.at.Sub(l.mark(n-2).at) < 2*markGap {
+		*l.mark(n - 1) = m
+		return
+	}
+	if n >= marks {
+		l.dropped = *l.mark(n)
+	}
+	*l.mark(n) = m
+	l.entries++
+}
 
 // sentBy is how much was known to have been sent at a time.
 func (l *ledger) sentBy(t time.Time) uint64 {
@@ -91,52 +88,47 @@ func (l *ledger) sentBy(t time.Time) uint64 {
 	return 0
 }
 
-func (l *ledger) cover(sent uint64) { l.covered = min(max(l.covered, sent), l.sent) }
-
 // acknowledge takes the peer's count of what arrived by this pair. Spread is the time within which a report
 // answers for a packet. It returns whether more has arrived than was known.
 func (l *ledger) acknowledge(now time.Time, packets uint64, spread time.Duration) bool {
 	switch {
-	case !l.known:
-		l.known = true
-		l.reported = packets
-		if packets == 0 {
-			return false
-		}
 	case packets == l.reported:
 		l.lower = 0
 		return false
 	case packets < l.reported:
 		// An old report that was overtaken; or, if it goes on, a peer that has lost count.
-		if l.lower++; l.lower < 3 {
-			return false
+		if l.lower++; l.lower == 3 {
+			l.rebase(packets)
 		}
-		l.rebase()
-		l.known, l.reported = true, packets
-		l.offset = int64(l.covered) - int64(packets)
 		return false
 	}
-	l.lower = 0
-	l.reported = packets
-	l.previous, l.progress = l.progress, now
-	settled := l.sentBy(now.Add(-spread))
-	if gone := int64(settled) - l.arrived(); gone > 0 {
-		l.offset += gone
+	late := l.late(now, packets-l.reported, spread)
+	l.reported, l.lower, l.told = packets, 0, now
+	if !late {
+		l.progress, l.spread = now, spread
+		l.covered, l.alive = l.sent, true
 	}
-	l.cover(uint64(max(0, l.arrived())))
-	l.loss.measure(now, l, spread)
 	return true
 }
 
-// rebase forgets what the peer told: it counts anew from somewhere.
-func (l *ledger) rebase() {
-	l.known, l.reported, l.offset, l.lower = false, 0, int64(l.sent), 0
-	l.loss.since = time.Time{}
+// late reports whether a report, which came after a pause, tells of too little to have come from a path that
+// was alive through it: these packets arrived before the path died, and it is only the news that took a detour.
+func (l *ledger) late(now time.Time, more uint64, spread time.Duration) bool {
+	return now.Sub(l.told) > 3*ReportInterval && 2*more < l.sentBy(now.Add(-spread))-l.sentBy(l.told.Add(-spread))
+}
+
+// rebase takes the peer's count for one from another beginning.
+func (l *ledger) rebase(packets uint64) {
+	l.reported, l.lower = packets, 0
 	l.settle()
 }
 
-// settle counts everything as covered: a path that was left, or returns, begins with nothing outstanding.
-func (l *ledger) settle() { l.covered, l.checked = l.sent, l.sent }
+// settle counts everything as covered: a path that was left, or returns, begins with nothing outstanding, and
+// its loss is measured anew.
+func (l *ledger) settle() {
+	l.covered, l.checked = l.sent, l.sent
+	l.loss.since, l.loss.bad = time.Time{}, 0
+}
 
 func (l *ledger) outstanding() uint64 { return l.sent - l.covered }
 
@@ -166,20 +158,17 @@ func (l *ledger) overdue(n uint64, wait time.Duration) time.Time {
 	return latest(t, l.progress).Add(wait)
 }
 
-// brisk reports whether reports have been coming in quick succession until just now.
-func (l *ledger) brisk(now time.Time) bool {
-	return now.Sub(l.progress) < time.Second && l.progress.Sub(l.previous) <= 3*ReportInterval
-}
-
 // How loss is measured.
 const (
-	// lossWindow is how long packets are counted. The counts at both ends of it are inexact by the packets of
-	// lossBlur, which is 4 % of it.
+	// lossWindow is how long packets are counted.
 	lossWindow = 5 * time.Second
 	// lossBlur is how far an observation here and one at the peer lie apart at most: one interval of each.
 	lossBlur = 200 * time.Millisecond
 	// lossPackets is the least number of packets that a share of makes sense.
 	lossPackets = 50
+	// lossUneven is the share of a window's packets by which the numbers in flight at its two ends may differ:
+	// as nobody knows which of them a report covers, they have to cancel out.
+	lossUneven = 0.03
 	// lossLimit is the share that makes a path bad: TCP over 10 % loss is as good as stopped.
 	lossLimit = 0.10
 	// lossMemory is how long a measurement says something of a path that has not been in use since.
@@ -188,33 +177,47 @@ const (
 
 // A lossMeter compares what was sent with what arrived, window by window.
 type lossMeter struct {
-	since        time.Time
-	middle, high uint64 // sent at the window's begin: best guess, and at most
-	got          uint64
-	rate         float64   // 0..1, of the last whole window
-	at           time.Time // of its end
-	bad          int       // windows in a row with more than the limit, however inexact the counts
+	since time.Time
+	begin edge
+	rate  float64   // 0..1, of the last window that could be measured
+	at    time.Time // of its end
+	bad   int       // windows in a row with more than the limit, however inexact the counts
 }
 
-func (m *lossMeter) measure(now time.Time, l *ledger, spread time.Duration) {
-	middle := l.sentBy(now.Add(-spread - lossBlur/2))
-	if m.since.IsZero() || now.Sub(m.since) > 10*lossWindow {
-		m.since, m.middle, m.high, m.got = now, middle, l.sent, l.reported
+// An edge of a window is what had been sent and had arrived then. Of what was sent, the report covers no less
+// than least, and no more than most.
+type edge struct{ least, middle, most, got uint64 }
+
+// measure takes note of the last report, now that it has been seen what was sent by then.
+func (m *lossMeter) measure(l *ledger) {
+	now := l.progress
+	end := edge{
+		least: l.sentBy(now.Add(-l.spread - lossBlur)), middle: l.sentBy(now.Add(-l.spread - lossBlur/2)), most: l.sent,
+		got: l.reported,
+	}
+	switch {
+	case m.since.IsZero() || now.Sub(m.since) > 10*lossWindow:
+	case now.Sub(m.since) < lossWindow || end.middle < m.begin.middle+lossPackets:
+		return
+	default:
+		m.close(now, end)
+	}
+	m.since, m.begin = now, end
+}
+
+// close measures the window that ends here, if it can be.
+func (m *lossMeter) close(now time.Time, end edge) {
+	sent, got := float64(end.middle-m.begin.middle), float64(end.got-m.begin.got)
+	uneven := float64(end.most-end.least) - float64(m.begin.most-m.begin.least)
+	if uneven > lossUneven*sent || uneven < -lossUneven*sent {
 		return
 	}
-	if now.Sub(m.since) < lossWindow || middle < m.middle+lossPackets {
-		return
-	}
-	got := float64(l.reported - m.got)
-	m.rate = max(0, 1-got/float64(middle-m.middle))
-	m.at = now
-	least := int64(l.sentBy(now.Add(-spread-lossBlur))) - int64(m.high)
-	if least > 0 && 1-got/float64(least) > lossLimit {
+	m.rate, m.at = max(0, 1-got/sent), now
+	if least := float64(end.least) - float64(m.begin.most); least > 0 && 1-got/least > lossLimit {
 		m.bad++
 	} else {
 		m.bad = 0
 	}
-	m.since, m.middle, m.high, m.got = now, middle, l.sent, l.reported
 }
 
 // fresh returns the loss if it was measured lately.

@@ -47,8 +47,9 @@ type prober struct {
 }
 
 type transaction struct {
-	id   wire.TxID
-	sent time.Time
+	id      wire.TxID
+	sent    time.Time
+	padding int
 }
 
 // A check is a train of pings in quick succession. It is running from the first to the last's timeout.
@@ -58,6 +59,7 @@ type check struct {
 	first   time.Time // zero before the first is out
 	until   time.Time // all are out: when to stop waiting
 	padding int       // bytes, of each
+	row     int       // the pair's, at the beginning
 }
 
 func (c *check) running() bool { return c.left > 0 || !c.until.IsZero() }
@@ -65,7 +67,7 @@ func (c *check) running() bool { return c.left > 0 || !c.until.IsZero() }
 // check begins to find out whether the pair is alive, unless that is under way.
 func (p *pair) check(now time.Time, padding int) {
 	if !p.probe.check.running() {
-		p.probe.check = check{left: CheckPings, next: now, padding: padding}
+		p.probe.check = check{left: CheckPings, next: now, padding: padding, row: p.health.row}
 	}
 }
 
@@ -96,7 +98,7 @@ func (a *Agent) ping(now time.Time, out *Actions) {
 		}
 		m := wire.Ping{Path: p.number, Padding: padding}
 		a.cfg.Rand(m.Tx[:])
-		p.probe.out[p.probe.sent%len(p.probe.out)] = transaction{m.Tx, now}
+		p.probe.out[p.probe.sent%len(p.probe.out)] = transaction{m.Tx, now, padding}
 		p.probe.sent++
 		p.probe.tries++
 		p.probe.last, p.probe.asked = now, false
@@ -191,14 +193,14 @@ func (a *Agent) ponged(now time.Time, came weft.Via, m wire.Pong) {
 			if t.sent.IsZero() || t.id != m.Tx {
 				continue
 			}
-			sent := t.sent
+			sent, padding := t.sent, t.padding
 			*t = transaction{}
 			if now.Sub(sent) > maxRTT {
 				return
 			}
 			p.rtt.add(now.Sub(sent))
 			p.probe.pong, p.probe.after, p.heard, p.probe.tries = now, sent, now, 0
-			a.answered(now, p, sent)
+			a.answered(now, p, sent, padding)
 			return
 		}
 	}

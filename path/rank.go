@@ -100,7 +100,7 @@ func (a *Agent) class(now time.Time, p *pair) Class {
 		switch {
 		case !relayed:
 			return Unusable
-		case p != a.choice.pair && p.late(now):
+		case p != a.choice.pair && a.late(now, p):
 			return Doubtful
 		}
 		return Unproven
@@ -108,7 +108,7 @@ func (a *Agent) class(now time.Time, p *pair) Class {
 		switch {
 		case !relayed && a.stale(now, p):
 			return Stale
-		case p != a.choice.pair && p.late(now):
+		case p != a.choice.pair && a.late(now, p):
 			return Doubtful
 		}
 		return Working
@@ -128,11 +128,18 @@ func (a *Agent) stale(now time.Time, p *pair) bool {
 	return (p != a.choice.pair || !a.wanted) && now.Sub(p.heard) >= StaleAfter
 }
 
-// late reports whether a check of the pair is running and its first answer is overdue.
-func (p *pair) late(now time.Time) bool {
+// late reports whether an answer of the pair's is overdue that others, asked at the same time, have given.
+func (a *Agent) late(now time.Time, p *pair) bool {
 	c := &p.probe.check
-	return c.running() && !c.first.IsZero() && !c.first.Before(p.probe.pong) &&
-		now.Sub(c.first) > max(p.rtt.spread(), 20*time.Millisecond)
+	if !c.running() || c.first.IsZero() || c.first.Before(p.probe.pong) || now.Sub(c.first) <= max(p.rtt.spread(), 20*time.Millisecond) {
+		return false
+	}
+	for _, q := range a.pairs {
+		if q.via.Method.Relayed() && q != a.choice.pair && q.probe.pong.After(c.first) {
+			return true
+		}
+	}
+	return false
 }
 
 func rank(worse bool) int {

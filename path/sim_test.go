@@ -60,7 +60,6 @@ type world struct {
 	loss, relayLoss       float64
 	prompt                bool // observe as soon as data begins to flow
 	trace                 []string
-	tracing               bool
 }
 
 // A fault is what keeps datagrams of a host from getting out directly.
@@ -70,6 +69,8 @@ type fault struct {
 	data     bool // direct data from this host
 	maxBytes int  // direct packets from this host that are longer; 0: none
 	relayUDP bool // the UDP of the relay alone, both ways
+	// relayData is data from this host by the UDP of the relay.
+	relayData bool
 }
 
 // A host is one node: an agent, its sockets, its counters.
@@ -91,7 +92,7 @@ type host struct {
 	fault    fault
 	counters []Traffic
 	learned  map[netip.AddrPort]bool
-	observed time.Time
+	ticks    int
 	active   time.Time
 
 	pings, sent, polls int
@@ -129,7 +130,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	w.now = w.start
 	w.oneWay = time.Duration(1+w.rng.IntN(40)) * time.Millisecond
-	w.relayLeg = time.Duration(1+w.rng.IntN(30)) * time.Millisecond
+	w.relayLeg = w.oneWay/2 + time.Duration(1+w.rng.IntN(30))*time.Millisecond
 	w.jitter = time.Duration(w.rng.IntN(3)) * time.Millisecond
 	w.lan = 200 * time.Microsecond
 	w.prompt = w.rng.IntN(2) == 0
@@ -167,10 +168,8 @@ func (h *host) boot() {
 		o.agent.SetOnline(w.now, true)
 		o.poll()
 	}
-	h.observed = w.now
 	h.bind(h.session)
-	h.tick(h.session)
-	h.poll()
+	h.observe()
 }
 
 // halt stops a host without a word.
@@ -201,7 +200,7 @@ func (h *host) vias() (vias []weft.Via) {
 	return vias
 }
 
-// bind keeps the relay's binding, and with it the mapping that STUN sees.
+// bind keeps the relay's binding, and tells the agent when it shows another address of ours.
 func (h *host) bind(session uint32) {
 	if !h.up || h.session != session {
 		return
@@ -211,27 +210,28 @@ func (h *host) bind(session uint32) {
 		if h.nat != nil {
 			h.bound = h.nat.out(h.w.now, h.inside, relayAddr)
 		}
+		h.agent.SetLocal(h.w.now, h.candidates())
+		h.poll()
 	}
 	h.w.after(10*time.Second, func() { h.bind(session) })
 }
 
-// tick observes traffic as a node does.
-func (h *host) tick(session uint32) {
-	if !h.up || h.session != session {
+// tick observes traffic as a node does: often while there is any.
+func (h *host) tick(session uint32, serial int) {
+	if !h.up || h.session != session || h.ticks != serial {
 		return
 	}
+	h.observe()
+}
+
+func (h *host) observe() {
 	every := time.Second
 	if h.w.now.Sub(h.active) < 2*time.Second {
 		every = 100 * time.Millisecond
 	}
-	if h.w.now.Sub(h.observed) >= every {
-		h.observe()
-	}
-	h.w.after(20*time.Millisecond, func() { h.tick(session) })
-}
-
-func (h *host) observe() {
-	h.observed = h.w.now
+	h.ticks++
+	session, serial := h.session, h.ticks
+	h.w.after(every, func() { h.tick(session, serial) })
 	h.agent.Observe(h.w.now, h.counters)
 	h.poll()
 }
@@ -334,7 +334,7 @@ func (w *world) transmit(h *host, via weft.Via, p payload) {
 		w.direct(h, via.Addr, p)
 	case weft.RelayUDP:
 		p.relayed = true
-		if h.noUDP || h.fault.udp || h.fault.relayUDP || w.lost(w.relayLoss) {
+		if h.noUDP || h.fault.udp || h.fault.relayUDP || h.fault.relayData && p.m == nil || w.lost(w.relayLoss) {
 			return
 		}
 		if h.nat != nil {
@@ -524,10 +524,8 @@ func (w *world) failf(format string, args ...any) {
 // run goes on for a time.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
-	for len(w.events) > 0 && !w.events[0].at.After(end) {
-		e := heap.Pop(&w.events).(event)
-		w.now = e.at
-		e.do()
+	for len(w.events) > 0 && w.events[0].at <= end.Sub(w.start) {
+		w.step()
 	}
 	w.now = end
 }
@@ -537,12 +535,10 @@ func (w *world) until(limit time.Duration, what string, so func() bool) time.Dur
 	w.t.Helper()
 	begin := w.now
 	for !so() {
-		if len(w.events) == 0 || w.events[0].at.Sub(begin) > limit {
+		if len(w.events) == 0 || w.events[0].at > begin.Add(limit).Sub(w.start) {
 			w.failf("not within %v: %s", limit, what)
 		}
-		e := heap.Pop(&w.events).(event)
-		w.now = e.at
-		e.do()
+		w.step()
 	}
 	return w.now.Sub(begin)
 }
@@ -559,11 +555,19 @@ func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
 func (w *world) at(t time.Time, do func()) {
 	w.serial++
-	heap.Push(&w.events, event{t, w.serial, do})
+	heap.Push(&w.events, event{t.Sub(w.start), w.serial, do})
 }
 
+// step does the next event.
+func (w *world) step() {
+	e := heap.Pop(&w.events).(event)
+	w.now = w.start.Add(e.at)
+	e.do()
+}
+
+// An event is small: most of a simulation's time goes into its queue.
 type event struct {
-	at     time.Time
+	at     time.Duration // since the start
 	serial int
 	do     func()
 }
@@ -572,7 +576,7 @@ type events []event
 
 func (e events) Len() int { return len(e) }
 func (e events) Less(i, j int) bool {
-	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].serial < e[j].serial
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].serial < e[j].serial
 }
 func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
 func (e *events) Push(x any)   { *e = append(*e, x.(event)) }

@@ -198,9 +198,11 @@ func (a *Agent) judge(now time.Time) {
 		return
 	}
 	rate := p.ledger.loss.rate
-	if relay.ledger != nil {
-		if known, ok := relay.ledger.loss.fresh(now); ok && known > rate/2 {
-			return // no better
+	for _, q := range a.pairs {
+		if q.via.Method.Relayed() && q.ledger != nil {
+			if known, ok := q.ledger.loss.fresh(now); ok && known > rate/2 {
+				return // no better
+			}
 		}
 	}
 	a.fail(now, p, lossy, fmt.Sprintf("%s loses %.0f %% of the packets", p.via, 100*rate))

@@ -1,0 +1,232 @@
+package path
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// onDirectPath is a rig whose direct path works, with the round-trip times of all ways.
+func onDirectPath(t *testing.T) (*rig, weft.Via, map[weft.Via]time.Duration) {
+	r := newRig(t)
+	by := direct("203.0.113.1:5")
+	r.SetRemote(r.now, candidates(weft.Host, "203.0.113.1:5"))
+	rtts := map[weft.Via]time.Duration{by: 20 * time.Millisecond, relayUDP: 40 * time.Millisecond, relayTCP: 45 * time.Millisecond}
+	r.play(2*time.Second, rtts)
+	if r.Selected() != by {
+		t.Fatalf("selected %v", r.Selected())
+	}
+	return r, by, rtts
+}
+
+func TestAPathThatAnswersNoHeartbeatIsLeftEvenWithoutData(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	delete(rtts, by)
+	r.play(HeartbeatIdle+2*time.Second, rtts)
+	s := r.Snapshot(r.now)
+	if s.Selected != relayUDP || !strings.HasPrefix(s.Reason, "no answer to 3 pings within ") {
+		t.Errorf("selected %v because %q", s.Selected, s.Reason)
+	}
+}
+
+func TestOneLostHeartbeatIsNoReasonToLeave(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	rtt := rtts[by]
+	for range 20 {
+		delete(rtts, by)
+		r.play(HeartbeatIdle+minTimeout-3*time.Second, rtts)
+		rtts[by] = rtt
+		r.play(3*time.Second, rtts)
+	}
+	if n := len(r.Snapshot(r.now).Switches); n != 2 {
+		t.Errorf("%d switches: %v", n, r.Snapshot(r.now).Switches)
+	}
+}
+
+func TestAFailedPathHasToAnswerThreeTimes(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	delete(rtts, by)
+	r.play(HeartbeatIdle+10*time.Second, rtts)
+	if r.Selected() != relayUDP {
+		t.Fatalf("selected %v", r.Selected())
+	}
+	r.play(10*time.Second, rtts)
+	for range returnAnswers - 1 {
+		r.answer(r.sent, by, 20*time.Millisecond)
+		if r.Selected() == by {
+			t.Fatal("back too soon")
+		}
+		r.play(CheckInterval, rtts)
+	}
+	r.answer(r.sent, by, 20*time.Millisecond)
+	if s := r.Snapshot(r.now); s.Selected != by || !strings.Contains(s.Reason, "answers again") {
+		t.Errorf("selected %v because %q", s.Selected, s.Reason)
+	}
+}
+
+func TestTheRestDoublesWithEveryRelapse(t *testing.T) {
+	for c, first := range map[cause]time.Duration{silent: time.Second, blackHole: 5 * time.Second, lossy: 30 * time.Second, slow: 30 * time.Second} {
+		if got := c.hold(1); got != first {
+			t.Errorf("cause %d sits out %v at first, want %v", c, got, first)
+		}
+		if got := c.hold(3); got != 4*first {
+			t.Errorf("cause %d sits out %v the third time, want %v", c, got, 4*first)
+		}
+		if got := c.hold(1000); got != holds[c].last {
+			t.Errorf("cause %d sits out %v in the end, want %v", c, got, holds[c].last)
+		}
+	}
+}
+
+func TestDataThatArrivedAcquits(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	tx := uint64(0)
+	send := func(n uint64, ms int) {
+		tx += n
+		r.Observe(r.now, []Traffic{{Via: by, TxPackets: tx, TxBytes: 100 * tx}})
+		r.play(time.Duration(ms)*time.Millisecond, rtts)
+	}
+	number := r.find(by).number
+	for range 20 { // reports come
+		send(10, 60)
+		r.handle(by, wire.Report{Paths: []wire.PathReport{{Path: number, Packets: tx}}})
+		r.play(40*time.Millisecond, rtts)
+	}
+	for range 8 { // and then do not
+		send(10, 100)
+	}
+	s := r.Snapshot(r.now)
+	if s.Selected != relayUDP || !strings.Contains(s.Reason, "packets unacknowledged for") || !strings.Contains(s.Reason, "answered pings") {
+		t.Fatalf("selected %v because %q", s.Selected, s.Reason)
+	}
+	if until := s.Pairs[len(s.Pairs)-1].Until.Sub(s.Since); until < 4*time.Second {
+		t.Fatalf("sits out %v only", until)
+	}
+	r.handle(relayUDP, wire.Report{Paths: []wire.PathReport{{Path: number, Packets: tx}}})
+	r.play(2*time.Second, rtts)
+	if r.Selected() != by {
+		t.Error("all had arrived, and it is not taken back")
+	}
+}
+
+func TestAReportOfPathsThatAreNoneChangesNothing(t *testing.T) {
+	r, by, _ := onDirectPath(t)
+	r.handle(by, wire.Report{Paths: []wire.PathReport{{Path: 999, Packets: 5}, {Path: 0, Packets: 1}, {Path: r.find(by).number, Packets: 1 << 63}}})
+	r.handle(by, wire.Report{})
+	if r.Selected() != by {
+		t.Errorf("selected %v", r.Selected())
+	}
+}
+
+func TestReasonsAreKeptOfTheLastSixteenSwitches(t *testing.T) {
+	r := newRig(t)
+	for i := range 40 {
+		vias := []weft.Via{relayUDP}
+		if i%2 == 1 {
+			vias = []weft.Via{relayTCP}
+		}
+		r.SetRelays(r.now, vias)
+		r.poll()
+		r.now = r.now.Add(time.Second)
+	}
+	s := r.Snapshot(r.now)
+	if len(s.Switches) != keptSwitches || s.Switches[keptSwitches-1].To != relayTCP {
+		t.Fatalf("%d are kept, the last is %+v", len(s.Switches), s.Switches[len(s.Switches)-1])
+	}
+	for i := 1; i < len(s.Switches); i++ {
+		if s.Switches[i].From != s.Switches[i-1].To || s.Switches[i].At.Before(s.Switches[i-1].At) || s.Switches[i].Reason == "" {
+			t.Errorf("switch %d does not follow: %+v", i, s.Switches[i])
+		}
+	}
+}
+
+func TestDurationsAreSaidInFewDigits(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		1234567 * time.Nanosecond:   "1.2ms",
+		23456789 * time.Nanosecond:  "23ms",
+		430123456 * time.Nanosecond: "430ms",
+		1530 * time.Millisecond:     "1.5s",
+		95432 * time.Millisecond:    "1m35s",
+	} {
+		if got := inWords(d); got != want {
+			t.Errorf("%v is said as %q, want %q", d, got, want)
+		}
+	}
+}
+
+// silence is a rig that sends data by its direct path and gets no more reports, until the path is left.
+func silence(r *rig, by weft.Via, rtts map[weft.Via]time.Duration) (took time.Duration) {
+	tx := uint64(0)
+	observe := func() {
+		tx += 10
+		r.Observe(r.now, []Traffic{{Via: by, TxPackets: tx, TxBytes: 100 * tx}})
+	}
+	number := r.find(by).number
+	for range 20 {
+		observe()
+		r.play(60*time.Millisecond, rtts)
+		r.handle(by, wire.Report{Paths: []wire.PathReport{{Path: number, Packets: tx}}})
+		r.play(40*time.Millisecond, rtts)
+	}
+	delete(rtts, by)
+	begin := r.now
+	for r.Selected() == by && r.now.Sub(begin) < 5*time.Second {
+		observe()
+		r.play(50*time.Millisecond, rtts)
+	}
+	return r.now.Sub(begin)
+}
+
+func TestAnotherDirectPathThatAnswersTakesOverBeforeTheRelay(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		r := newRig(t)
+		by, other := direct("203.0.113.1:5"), direct("203.0.113.2:5")
+		r.SetRemote(r.now, candidates(weft.Host, "203.0.113.1:5", "203.0.113.2:5"))
+		rtts := map[weft.Via]time.Duration{
+			by: 20 * time.Millisecond, other: 23 * time.Millisecond, relayUDP: 40 * time.Millisecond, relayTCP: 45 * time.Millisecond,
+		}
+		r.play(time.Second, rtts)
+		want := other
+		if !alive {
+			delete(rtts, other)
+			want = relayUDP
+		}
+		if took := silence(r, by, rtts); took > 700*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		if s := r.Snapshot(r.now); s.Selected != want {
+			t.Errorf("other path alive is %v: moved to %v because %q, want %v", alive, s.Selected, s.Reason, want)
+		}
+	}
+}
+
+func TestTheCoordinatorsWordDoesNotEndAPathThatCarriesData(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	r.SetOnline(r.now, false)
+	for i := range uint64(100) {
+		r.Observe(r.now, []Traffic{{Via: by, TxPackets: i, RxPackets: i}})
+		r.handle(by, wire.Report{Paths: []wire.PathReport{{Path: r.find(by).number, Packets: i}}})
+		r.play(time.Second, rtts)
+	}
+	if s := r.Snapshot(r.now); s.Selected != by || len(s.Switches) != 2 {
+		t.Errorf("selected %v after %v", s.Selected, s.Switches)
+	}
+}
+
+func TestWithoutARelayADeadDirectPathIsKeptAndReturns(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	r.SetRelays(r.now, nil)
+	rtt := rtts[by]
+	silence(r, by, rtts)
+	if s := r.Snapshot(r.now); s.Selected != by || s.Pairs[0].State != Failed {
+		t.Fatalf("selected %v, %+v", s.Selected, s.Pairs[0])
+	}
+	rtts[by] = rtt
+	r.play(10*time.Second, rtts)
+	if s := r.Snapshot(r.now); s.Selected != by || s.Pairs[0].State != Valid {
+		t.Errorf("selected %v, %+v", s.Selected, s.Pairs[0])
+	}
+}
