@@ -121,7 +121,7 @@ type Engine struct {
 }
 
 // New opens the sockets. Nothing is received before [Engine.Up].
-func New(cfg Config) (*Engine, error) { return newEngine(cfg, conn.NewStdNetBind()) }
+func New(cfg Config) (*Engine, error) { return newEngine(cfg, newSockets()) }
 
 // newEngine is New with the sockets of a test.
 func newEngine(cfg Config, sockets conn.Bind) (*Engine, error) {

@@ -145,6 +145,10 @@ type piece struct {
 
 // UDPWriter gathers datagrams and sends them. It is one goroutine's; the sockets may be shared.
 type UDPWriter struct {
+	// Patient makes Flush wait for room in a full socket, as an end of a connection should, which slows its
+	// sender down so. A relay drops instead: it must not hold up others.
+	Patient bool
+
 	messages []message
 	pieces   []piece
 	count    UDPCount
@@ -244,8 +248,8 @@ func (w *UDPWriter) join(m *message, data []byte, datagrams int) {
 	m.closed = m.size != m.datagrams*m.segment
 }
 
-// Flush sends what waits and says what became of everything added since the last Flush. It does not block: what
-// a full socket does not take is dropped and counted, as a router would.
+// Flush sends what waits and says what became of everything added since the last Flush. It does not block, but
+// for a Patient writer's: what a full socket does not take is dropped and counted, as a router would.
 func (w *UDPWriter) Flush() UDPCount {
 	w.flush()
 	c := w.count

@@ -321,13 +321,20 @@ type udpSystem struct {
 	iovs     [udpPieces]unix.Iovec
 	controls [UDPBatch][8]uint64 // 64 bytes: where from (40), segment size (24)
 
-	send     func(fd uintptr) // sends messages[from:to]
+	send     func(fd uintptr)      // sends messages[from:to]
+	wait     func(fd uintptr) bool // does too, and is false where the socket is full
 	from, to int
 	sent     int
 	errno    syscall.Errno
 }
 
-func (y *udpSystem) init() { y.send = y.attempt }
+func (y *udpSystem) init() {
+	y.send = y.attempt
+	y.wait = func(fd uintptr) bool {
+		y.attempt(fd)
+		return y.errno != unix.EAGAIN
+	}
+}
 
 func (y *udpSystem) attempt(fd uintptr) {
 	for {
@@ -343,9 +350,15 @@ func (y *udpSystem) attempt(fd uintptr) {
 	}
 }
 
-func (y *udpSystem) sendmmsg(s *UDPSocket, from, to int) (sent int, errno syscall.Errno) {
+func (y *udpSystem) sendmmsg(s *UDPSocket, from, to int, patient bool) (sent int, errno syscall.Errno) {
 	y.from, y.to = from, to
-	if err := s.raw.Control(y.send); err != nil {
+	var err error
+	if patient {
+		err = s.raw.Write(y.wait)
+	} else {
+		err = s.raw.Control(y.send)
+	}
+	if err != nil {
 		return 0, unix.EBADF
 	}
 	return y.sent, y.errno
@@ -380,7 +393,7 @@ func (w *UDPWriter) sendOn(s *UDPSocket, from int) {
 		n++
 	}
 	for at := 0; at < n; {
-		sent, errno := y.sendmmsg(s, at, n)
+		sent, errno := y.sendmmsg(s, at, n, w.Patient)
 		for range sent {
 			m := &w.messages[y.which[at]]
 			w.count.add(UDPCount{Datagrams: m.datagrams, Bytes: m.size})
@@ -423,7 +436,7 @@ func (w *UDPWriter) apart(s *UDPSocket, m *message) {
 	y, n, size := w.spare, 0, 0
 	out := func() {
 		for at := 0; at < n; {
-			sent, errno := y.sendmmsg(s, at, n)
+			sent, errno := y.sendmmsg(s, at, n, w.Patient)
 			w.count.Datagrams += sent
 			at += sent
 			switch {
