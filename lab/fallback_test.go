@@ -31,14 +31,14 @@ http {
 	uwsgi_temp_path %[1]s/uwsgi;
 	scgi_temp_path %[1]s/scgi;
 	map $http_upgrade $passed { %[3]s }
-	map $passed $connection { default upgrade; '' close; }
+	map $passed $weft_connection { default upgrade; '' close; }
 	server {
 		listen 80;
 		location / {
 			proxy_pass https://%[2]s;
 			proxy_http_version 1.1;
 			proxy_set_header Upgrade $passed;
-			proxy_set_header Connection $connection;
+			proxy_set_header Connection $weft_connection;
 		}
 	}
 }
