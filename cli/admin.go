@@ -193,7 +193,7 @@ func (ad *admin) keyCommand() *cobra.Command {
 func keyID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
-		return 0, usagef("%q is no join key's number: `weft admin key list` shows them", s)
+		return 0, usagef("%s is no join key's number: `weft admin key list` shows them", quote(s))
 	}
 	return uint32(n), nil
 }

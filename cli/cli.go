@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -120,7 +121,7 @@ Exit codes: 0 yes, 1 no or failed, 2 usage, 3 not running.`,
 		case "help": // of something that there is not, it says so and all is well
 			c.Args = func(_ *cobra.Command, list []string) error {
 				if found, rest, err := root.Find(list); err != nil || len(rest) > 0 {
-					return usagef("there is no help for %q: `%s --help` lists the commands", strings.Join(list, " "), found.CommandPath())
+					return usagef("there is no help for %s: `%s --help` lists the commands", quote(strings.Join(list, " ")), found.CommandPath())
 				}
 				return nil
 			}
@@ -143,8 +144,22 @@ func flagError(c *cobra.Command, err error) error {
 	var value interface{ GetValue() string } // pflag.InvalidValueError
 	if errors.As(err, &value) {
 		said, _, _ = strings.Cut(said, " flag: ")
+		said = strings.Replace(said, strconv.Quote(value.GetValue()), quote(value.GetValue()), 1)
+	} else if len(said) > 2*maxQuoted {
+		said = "that is no flag, and if it was meant to be a token, then that one is cut: copy it again, whole"
 	}
 	return usagef("%s (see `%s --help`)", said, c.CommandPath())
+}
+
+// maxQuoted is the longest word of a command line that is repeated whole, in bytes. A longer one may be a token in
+// the wrong place, or a part of one: a secret.
+const maxQuoted = 40
+
+func quote(word string) string {
+	if len(word) > maxQuoted {
+		return fmt.Sprintf("%q...", word[:4])
+	}
+	return strconv.Quote(word)
 }
 
 // args checks the number of positional arguments, of which the first ones must be there.
@@ -154,9 +169,9 @@ func args(least, most int) cobra.PositionalArgs {
 		case len(list) < least:
 			return usagef("something is missing: %s", c.UseLine())
 		case len(list) > most && c.HasAvailableSubCommands():
-			return usagef("there is no %q in `%s` (see `%s --help`)", list[0], c.CommandPath(), c.CommandPath())
+			return usagef("there is no %s in `%s` (see `%s --help`)", quote(list[0]), c.CommandPath(), c.CommandPath())
 		case len(list) > most:
-			return usagef("%q is one word too many: %s", list[most], c.UseLine())
+			return usagef("%s is one word too many: %s", quote(list[most]), c.UseLine())
 		}
 		return nil
 	}

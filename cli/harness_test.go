@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -58,6 +59,7 @@ type process struct {
 	cmd      *exec.Cmd
 	out, err buffer
 	done     chan struct{}
+	tells    string // the one secret that it is for it to say, on its standard output
 }
 
 // A buffer may be read while it is written.
@@ -86,7 +88,7 @@ func weftCommand(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), asWeft+"=1", "GORACE=halt_on_error=1", "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent")
+	cmd.Env = append(os.Environ(), asWeft+"=1", "GORACE=halt_on_error=1 atexit_sleep_ms=50", "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/nonexistent")
 	return cmd
 }
 
@@ -104,7 +106,11 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	}()
 	t.Cleanup(func() {
 		p.stop()
-		checkWords(t, p.result())
+		r := p.result()
+		if p.tells != "" {
+			r.out = strings.Replace(r.out, p.tells, "", 1)
+		}
+		checkWords(t, r)
 		if t.Failed() {
 			t.Logf("%v\n--- out\n%s--- err\n%s", cmd.Args[1:], p.out.String(), p.err.String())
 		}
@@ -270,21 +276,39 @@ func fails(t *testing.T, r result, code int, words ...string) {
 	}
 }
 
-// freePort is a port that is free for TCP and UDP on loopback.
+// givenPorts are those that freePort gave.
+var givenPorts struct {
+	mu   sync.Mutex
+	list map[int]bool
+}
+
+// freePort is a port that is free for TCP and UDP on loopback, and no connection's by chance: it is below those that
+// the system gives (32768 on Linux).
 func freePort(t *testing.T) int {
 	t.Helper()
-	for range 50 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	givenPorts.mu.Lock()
+	defer givenPorts.mu.Unlock()
+	if givenPorts.list == nil {
+		givenPorts.list = map[int]bool{}
+	}
+	for range 1000 {
+		port := 20000 + rand.N(12000)
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if givenPorts.list[port] {
+			continue
+		}
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		c, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
 		l.Close()
-		if err == nil {
-			c.Close()
-			return port
+		c, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
 		}
+		c.Close()
+		givenPorts.list[port] = true
+		return port
 	}
 	t.Fatal("no port is free")
 	return 0
@@ -319,6 +343,8 @@ func (s *testServer) start() {
 	if line := s.out.String(); s.first == "" && line != "" { // the line to paste is the one place for a secret
 		s.first = line[strings.Index(line, wire.TokenPrefix):]
 		s.first = strings.Fields(s.first)[0]
+		s.tells = s.first
+		keepSecret(s.t, s.first)
 	}
 }
 

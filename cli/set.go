@@ -95,7 +95,7 @@ func (a *app) setCommand() *cobra.Command {
 					k, v, ok := strings.Cut(arg, "=")
 					x, known := settings[k]
 					if !ok || !known {
-						return usagef("%q is no setting: give KEY=VALUE, where KEY is one of %s", arg, strings.Join(settingNames(), ", "))
+						return usagef("%s is no setting: give KEY=VALUE, where KEY is one of %s", quote(arg), strings.Join(settingNames(), ", "))
 					}
 					if err := x.set(s, v); err != nil {
 						return usageError{err}

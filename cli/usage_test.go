@@ -77,6 +77,22 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 	}
 }
 
+// Half of all tokens have a "-" in them, and a token that is cut before it looks like a flag.
+func TestATokenInTheWrongPlaceIsNotRepeated(t *testing.T) {
+	const secret = "Rp0z89SWdSDDzHsUIr94RDJuegifBpnBECR1_xKnr_FrLTxGU2meF2eQ8QgtUWLZlAsomEanw9HtBwUQpzSJ2iAyOoS39mrheTOPARHTRaYAx"
+	for _, line := range []string{
+		"up -" + secret, "up --" + secret, "up a weft1_" + secret, "status weft1_" + secret, "weft1_" + secret, "admin weft1_" + secret,
+		"help weft1_" + secret, "node weft1_" + secret, "node -t" + secret, "set " + secret, "up --token=weft1_" + secret,
+		"node --token weft1_" + secret + " --tokn", "admin key remove weft1_" + secret, "ping x -c weft1_" + secret,
+	} {
+		r := inProcess(strings.Fields(line)...)
+		fails(t, r, ExitUsage)
+		if strings.Contains(r.err, secret[10:50]) {
+			t.Errorf("%s: it said %q", line, r.err)
+		}
+	}
+}
+
 func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	dir := t.TempDir()
 	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "ping bob", "netcheck --json", "set", "set port=auto"} {

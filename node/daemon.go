@@ -185,6 +185,9 @@ func (d *Daemon) join(q UpRequest) error {
 		name = d.cfg.Name
 	}
 	if name == "" {
+		name = id.Name // of a machine that was removed and comes back
+	}
+	if name == "" {
 		name, _ = os.Hostname()
 	}
 	d.stopAll()
