@@ -473,3 +473,16 @@ func TestRateLimitsBothDirectionsUntilItIsLifted(t *testing.T) {
 		t.Errorf("1 MiB took %v without a limit", took)
 	}
 }
+
+func TestIPv6HolesArePunchedThroughTwoFirewallsWhereIPv4IsSymmetric(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	a, b := newHome(t, l, "a", Symmetric, WithIPv6()), newHome(t, l, "b", Symmetric, WithIPv6())
+	sa, sb := udp(t, a.host, "[::]:6000"), udp(t, b.host, "[::]:6000")
+	sa.send(at(b.host.Addr6(), 6000), "lost, and opens the way back")
+	sb.silent()
+	sb.send(at(a.host.Addr6(), 6000), "hello")
+	sa.expect("hello")
+	sa.send(at(b.host.Addr6(), 6000), "back")
+	sb.expect("back")
+}
