@@ -105,7 +105,7 @@ func (r *Report) Judge(goals []Goal) {
 // Print writes the summary for a person.
 func (r *Report) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "MEASURE\tSUBJECT\tMEDIAN\tWORST\tBEST\tUNIT\tRUNS")
+	fmt.Fprintln(t, "MEASURE\tSUBJECT\tMEDIAN\tLEAST\tMOST\tUNIT\tRUNS")
 	type row struct{ measure, subject string }
 	var seen []row
 	for _, s := range r.Samples {

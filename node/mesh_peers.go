@@ -111,6 +111,9 @@ func (me *mesh) poll(now time.Time, p *peer) {
 	}
 	for _, s := range a.Switches {
 		me.engine.SetRoute(p.node.ID, s.To)
+		if r := me.relays[s.From.Relay]; s.From.Method == weft.RelayUDP && r != nil && r.binding != nil {
+			r.binding.Recheck(now) // a relay that was restarted has forgotten us, and drops without a word
+		}
 		me.log.Info("path changed", "peer", p.node.Name, "from", s.From.String(), "to", s.To.String(), "reason", s.Reason)
 	}
 	var buf [maxFrame]byte
