@@ -250,6 +250,8 @@ func full(err error) error {
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	case code&0xff == sqlitelib.SQLITE_NOTADB:
 		return fmt.Errorf("it is not a database (%w): restore it from a backup, or choose another directory", err)
+	case code&0xff == sqlitelib.SQLITE_CORRUPT:
+		return fmt.Errorf("it is damaged (%w): restore it from a backup", err)
 	}
 	return err
 }
