@@ -11,16 +11,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"weft"
+	"weft/control/store"
 	"weft/node"
 )
 
@@ -65,9 +69,34 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 		err = errors.New("interrupted")
 	}
 	if err != nil && !errors.Is(err, errQuiet) {
-		fmt.Fprintf(errw, "weft: %v\n", err)
+		fmt.Fprintf(errw, "weft: %s\n", oneLine(err.Error()))
 	}
 	return code
+}
+
+// oneLine makes what may be several errors, and may quote a damaged file, fit for a line on a terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ReplaceAll(s, "\n", "; "))
+}
+
+// advise adds what to do to an error of a directory that was given by a flag, where the error does not say it.
+func advise(err error, flag string) error {
+	switch {
+	case err == nil, strings.Contains(err.Error(), flag), strings.Contains(err.Error(), "free some space"):
+		return err
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, store.ErrFull):
+		return fmt.Errorf("the disk is full: free some space and start again, nothing is lost (%w)", err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: run as the user that the directory belongs to, or choose another with %s", err, flag)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: choose another directory with %s", err, flag)
+	}
+	return err
 }
 
 // exitCode is what a script hears of an error.

@@ -58,9 +58,9 @@ server that is not reached is tried again, for as long as it takes.`,
 			cfg.Ready = func(s weft.Status) { a.printReady(s) }
 			d, err := node.New(cfg)
 			if err != nil {
-				return err
+				return advise(err, "--state")
 			}
-			return d.Run(c.Context())
+			return advise(d.Run(c.Context()), "--s") // --state or --socket
 		},
 	}
 	f := c.Flags()

@@ -33,7 +33,7 @@ that is not reached is tried again, for as long as it takes.`,
 			if err != nil {
 				return err
 			}
-			return a.relay(c.Context(), dir, text, listen, stun, url, name)
+			return advise(a.relay(c.Context(), dir, text, listen, stun, url, name), "--data")
 		},
 	}
 	f := c.Flags()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,7 +50,7 @@ by the key in their token; keep DIR safe, and a backup of it.
 
 Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.server(c.Context(), o) },
+		RunE: func(c *cobra.Command, _ []string) error { return advise(a.server(c.Context(), o), "--data") },
 	}
 	f := c.Flags()
 	f.StringVar(&o.dir, "data", "/var/lib/weft-server", "directory of keys, certificate and database")
@@ -85,7 +83,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 
 	dir, err := control.OpenDir(ctx, o.dir)
 	if err != nil {
-		return dirProblem(err)
+		return err
 	}
 	defer dir.Close()
 	relayKey, err := loadRelayKey(filepath.Join(o.dir, relayKeyFile))
@@ -127,17 +125,6 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	log.Info("weft server is up", "url", o.url, "tcp", front.tcp.Addr().String(), "udp", o.stun, "version", weft.Version)
 	host.NotifyReady()
 	return front.serve(ctx, mux, rel, log)
-}
-
-// dirProblem adds what to do to an error of a directory that cannot be used.
-func dirProblem(err error) error {
-	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("%w: run as the user that the directory belongs to, or choose another with --data", err)
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: choose another directory with --data", err)
-	}
-	return err
 }
 
 // invite prints the line to paste, when nobody can have joined yet.

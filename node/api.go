@@ -50,7 +50,7 @@ func listenAPI(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("another weft listens on %s: end it, or choose another socket with --socket", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("the socket %s: %w", path, err)
+		return nil, fmt.Errorf("the socket %s: %w (choose another with --socket)", path, err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {

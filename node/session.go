@@ -149,7 +149,7 @@ func (s *session) once(ctx context.Context) error {
 		case m.Change != nil:
 			s.sink.gotChange(*m.Change)
 		case m.Error != nil:
-			if m.Error.Code.Permanent() {
+			if m.Error.Code.Permanent() || !welcomed { // the answer to Hello
 				return m.Error
 			}
 			s.log.Debug("the server could not do what was asked", "error", m.Error)
