@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -171,8 +172,13 @@ func TestTunnelsRekeyWhileTheServerIsDown(t *testing.T) {
 	if err := w.server.Process.Kill(); err != nil {
 		t.Log(err)
 	}
-	before, err := a.Peer(w.ctx, "bob")
-	if err != nil {
+	var before weft.PeerStatus
+	if err := Wait(w.ctx, "the first handshake to be seen", func() (err error) {
+		if before, err = a.Peer(w.ctx, "bob"); err == nil && before.LastHandshake.IsZero() {
+			err = errors.New("there is none")
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
