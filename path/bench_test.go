@@ -56,7 +56,7 @@ func (s *steady) pong() {
 
 func TestInSteadyTrafficNothingIsAllocated(t *testing.T) {
 	s := newSteady(t)
-	reports := 0
+	reports, asked := 0, 0
 	// Pings, one in some seconds, may.
 	if n := testing.AllocsPerRun(500, func() {
 		s.step()
@@ -64,6 +64,8 @@ func TestInSteadyTrafficNothingIsAllocated(t *testing.T) {
 		for _, x := range s.out.Send {
 			if _, ok := x.Message.(wire.Report); ok {
 				reports++
+			} else {
+				asked++
 			}
 		}
 	}); n != 0 {
@@ -71,6 +73,9 @@ func TestInSteadyTrafficNothingIsAllocated(t *testing.T) {
 	}
 	if reports < 500 {
 		t.Errorf("%d reports in 500 steps", reports)
+	}
+	if asked < 8 || asked > 20 {
+		t.Errorf("%d pings in 50 s of traffic that is reported: want one in 5 s, and a few for the relay", asked)
 	}
 	if s.Selected() != s.by {
 		t.Errorf("no longer direct: %v", s.Snapshot(s.now).Reason)

@@ -83,9 +83,6 @@ type health struct {
 	returned  time.Time // to Valid, from Failed
 	streak    int       // failures, each soon after the last return
 	cause     cause
-	lossWas   float64 // of a lossy one
-	acquitted int     // how often data turned out to have arrived after all
-	acquitAt  time.Time
 	why       string // it failed, in plain words
 }
 
@@ -198,11 +195,6 @@ func (a *Agent) acquit(now time.Time, p *pair) {
 	}
 	h.streak = max(h.streak-1, 0)
 	h.doubted = h.failedAt
-	if now.Sub(h.acquitAt) > relapse {
-		h.acquitted = 0
-	}
-	h.acquitted++
-	h.acquitAt = now
 }
 
 // pardon lets a failed pair return as soon as it proves itself: what it failed by was another network, or a
@@ -293,14 +285,11 @@ func (a *Agent) firstRelayed(m weft.Method, not *pair) *pair {
 }
 
 // ackTimeout is how long packets may go without acknowledgement on this pair: as long as a report takes and as
-// many reports as may be lost in a row, which is more the more is lost, and if it was too few lately.
+// many reports as may be lost in a row, which is more the more is lost.
 func (a *Agent) ackTimeout(now time.Time, p *pair) time.Duration {
 	reports := 2
 	if rate, ok := p.ledger.loss.fresh(now); ok {
 		reports += min(5, int(rate*40+0.5)) // 5 in a row of every 20 are lost once in 10^4 windows
-	}
-	if now.Sub(p.health.acquitAt) < relapse {
-		reports += min(4, 2*p.health.acquitted)
 	}
 	t := max(ackFloor, p.rtt.spread()+time.Duration(1+reports)*ReportInterval)
 	if p.rtt.samples == 0 {

@@ -112,6 +112,57 @@ func TestDataThatArrivedAcquits(t *testing.T) {
 	}
 }
 
+func TestAnotherNetworkClearsWhatWasHeldAgainstAPath(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	for range 3 { // it fails again and again
+		rtt := rtts[by]
+		delete(rtts, by)
+		r.play(30*time.Second, rtts)
+		rtts[by] = rtt
+		r.play(10*time.Second, rtts)
+	}
+	r.fail(r.now, r.find(by), blackHole, "a hole")
+	r.play(3*time.Second, rtts)
+	if r.Selected() == by {
+		t.Fatal("not out at all")
+	}
+	r.NetworkChanged(r.now)
+	r.play(time.Second, rtts)
+	if r.Selected() != by {
+		t.Errorf("still by %v", r.Selected())
+	}
+}
+
+func TestTheMoreIsLostTheLongerDataMayGoWithoutAReport(t *testing.T) {
+	r, by, _ := onDirectPath(t)
+	p := r.find(by)
+	p.ledger = &ledger{}
+	p.rtt = rtt{smoothed: 20 * time.Millisecond, samples: 1}
+	r.reports = pace{r.now.Add(-150 * time.Millisecond), r.now.Add(-50 * time.Millisecond)}
+	for _, c := range []struct {
+		loss  float64
+		rtt   time.Duration
+		brisk bool
+		want  time.Duration
+	}{
+		{0, 20, true, 320},
+		{0, 300, true, 600},
+		{0.05, 20, true, 520},
+		{0.1, 20, true, 720},
+		{0.9, 20, true, 820},
+		{0, 20, false, 1020},
+	} {
+		p.ledger.loss = lossMeter{rate: c.loss, at: r.now}
+		p.rtt.smoothed = c.rtt * time.Millisecond
+		if !c.brisk {
+			r.reports = pace{}
+		}
+		if got := r.ackTimeout(r.now, p); got != c.want*time.Millisecond {
+			t.Errorf("%.0f %% loss, %d ms: %v, want %d ms", 100*c.loss, c.rtt, got, c.want)
+		}
+	}
+}
+
 func TestAReportOfPathsThatAreNoneChangesNothing(t *testing.T) {
 	r, by, _ := onDirectPath(t)
 	r.handle(by, wire.Report{Paths: []wire.PathReport{{Path: 999, Packets: 5}, {Path: 0, Packets: 1}, {Path: r.find(by).number, Packets: 1 << 63}}})

@@ -54,7 +54,8 @@ type flow struct {
 }
 
 // Observe is told how much has flowed by each way: all counters since the beginning, every 100 ms while they
-// move and every second while they do not.
+// move and every second while they do not. A call as soon as they begin to move makes a path be looked for, and a
+// dead one be found out, that much sooner.
 func (a *Agent) Observe(now time.Time, ts []Traffic) {
 	for i := range ts {
 		via := canonical(ts[i].Via)

@@ -241,6 +241,15 @@ func TestOrdinaryLossAndBurstsAreNoReasonToLeave(t *testing.T) {
 	})
 }
 
+func TestAPathWithSomeLossIsNotTakenForDead(t *testing.T) {
+	forSeeds(t, 10, func(t *testing.T, seed uint64) {
+		w := settled(t, seed)
+		w.loss = 0.08 // of pings, reports and data alike
+		w.run(2 * time.Minute)
+		w.needSwitches(2)
+	})
+}
+
 func TestADirectPathThatLosesMuchMoreThanTheRelayIsLeft(t *testing.T) {
 	forSeeds(t, 6, func(t *testing.T, seed uint64) {
 		w := settled(t, seed)
@@ -257,7 +266,7 @@ func TestADirectPathThatLosesMuchMoreThanTheRelayIsLeft(t *testing.T) {
 func TestADirectPathThatLosesNoMoreThanTheRelayIsKept(t *testing.T) {
 	forSeeds(t, 6, func(t *testing.T, seed uint64) {
 		w := settled(t, seed)
-		w.loss, w.relayLoss = 0.16, 0.08 // the relay has two legs
+		w.loss, w.relayLoss = 0.22, 0.12 // the relay has two legs
 		w.run(2 * time.Minute)
 		w.needSwitches(8)
 		direct := 0

@@ -179,11 +179,7 @@ func margin(d time.Duration) time.Duration { return max(betterBy, d/betterShare)
 // judge takes a direct path out of use that works, but much worse than the relay would.
 func (a *Agent) judge(now time.Time) {
 	p := a.choice.pair
-	if p == nil || p.health.state != Valid {
-		return
-	}
-	if p.via.Method.Relayed() {
-		a.appeal(now, p)
+	if p == nil || p.health.state != Valid || p.via.Method.Relayed() {
 		return
 	}
 	relay := a.fastestRelay(now)
@@ -206,7 +202,7 @@ func (a *Agent) judge(now time.Time) {
 		}
 	}
 	a.fail(now, p, lossy, fmt.Sprintf("%s loses %.0f %% of the packets", p.via, 100*rate))
-	p.health.lossWas, p.ledger.loss.bad = rate, 0
+	p.ledger.loss.bad = 0
 }
 
 // fastestRelay is the relayed way that would do best in place of a direct path; nil if none works.
@@ -222,19 +218,6 @@ func (a *Agent) fastestRelay(now time.Time) *pair {
 }
 
 func farSlowerThan(p, relay *pair) bool { return p.rtt.base() > 2*relay.rtt.base()+farSlower }
-
-// appeal lets direct paths return that were left for their loss, if the relay turns out to lose as much.
-func (a *Agent) appeal(now time.Time, relay *pair) {
-	if relay.ledger == nil || relay.ledger.loss.at.Before(a.choice.at) {
-		return
-	}
-	rate := relay.ledger.loss.rate
-	for _, p := range a.pairs {
-		if h := &p.health; h.state == Failed && h.cause == lossy && rate > h.lossWas/2 && h.heldUntil.After(now) {
-			h.heldUntil = now
-		}
-	}
-}
 
 // move changes the way in use.
 func (a *Agent) move(now time.Time, out *Actions, to *pair, reason string) {
