@@ -311,9 +311,16 @@ func (t *target) unreachable(err error) error {
 	if errors.As(err, &plain) {
 		return &weft.Error{Code: weft.CodeNotFound, Message: t.URL + " does not speak TLS: if it is a weft server behind plain HTTP, its address begins with http://"}
 	}
+	var name *net.DNSError
+	if errors.As(err, &name) {
+		return fmt.Errorf("the name in %s cannot be looked up: check it, and this machine's network (%w)", t.URL, err)
+	}
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s does not answer: check the address, the port and this machine's network (%w)", t.URL, err)
 	}
-	return fmt.Errorf("%s cannot be reached: %w", t.URL, err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%s cannot be reached, for nothing listens there: start the server, or check the address and port (%w)", t.URL, err)
+	}
+	return fmt.Errorf("%s cannot be reached: check the address, and this machine's network (%w)", t.URL, err)
 }
