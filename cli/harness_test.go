@@ -349,7 +349,9 @@ func (s *testServer) start() {
 	cmd := weftCommand(s.t, append([]string{"server", "--data", s.dir, "--listen", addr, "--stun", addr, "--url", s.url}, s.flags...)...)
 	s.process = start(s.t, cmd)
 	s.says("weft server is up")
-	if line := s.out.String(); s.first == "" && line != "" { // the line to paste is the one place for a secret
+	if s.first == "" { // the line to paste is the one place for a secret
+		s.says("weft node --token " + wire.TokenPrefix)
+		line := s.out.String()
 		s.first = line[strings.Index(line, wire.TokenPrefix):]
 		s.first = strings.Fields(s.first)[0]
 		s.tells = s.first

@@ -319,6 +319,7 @@ func TestAFirstStartOnAFullDiskIsSaidAndTheNextOneWorks(t *testing.T) {
 			return errors.New("it does neither")
 		})
 		if p.running() == nil {
+			p.says("weft node --token weft1_")
 			line := p.out.String()
 			p.tells = strings.Fields(line[strings.Index(line, "weft1_"):])[0]
 			p.stop()
