@@ -243,7 +243,6 @@ func exchange(t testing.TB, a, b *node, seq uint32) {
 // fakeRelay forwards data frames between the nodes it was told of, as a relay does.
 type fakeRelay struct {
 	c     *net.UDPConn
-	mu    sync.Mutex
 	nodes map[weft.NodeID]netip.AddrPort
 	names map[netip.AddrPort]weft.NodeID
 }

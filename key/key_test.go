@@ -81,7 +81,7 @@ func TestNewKeysDiffer(t *testing.T) {
 	if a.IsZero() || a.RevealBytes() == b.RevealBytes() || a.Public() == b.Public() {
 		t.Error("two new keys are the same")
 	}
-	if key.NewSigning().Reveal() == key.NewSigning().Reveal() {
+	if one, other := key.NewSigning(), key.NewSigning(); one.Reveal() == other.Reveal() {
 		t.Error("two new signing keys are the same")
 	}
 }

@@ -240,7 +240,7 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 	settings := d.state.Settings()
 	cfg := meshConfig{
 		Key: d.state.Identity().Node, Settings: settings, Device: dev, StateDir: d.cfg.StateDir, Logger: d.log,
-		Say: d.outbox.put,
+		Say: d.outbox.put, NetworkChanged: d.outbox.kick,
 	}
 	me, err := newMesh(cfg, m)
 	if err != nil {

@@ -43,8 +43,10 @@ type meshConfig struct {
 	Device   *device
 	StateDir string
 	Logger   *slog.Logger
-	// Say is called with what the coordinator should know, on every change of it.
-	Say func(wire.Update)
+	// Say is called with what the coordinator should know, on every change of it; NetworkChanged when the
+	// connection to it may have gone without a word.
+	Say            func(wire.Update)
+	NetworkChanged func()
 }
 
 // A mesh is the running network: see the package comment. All fields below calls are its goroutine's alone.
@@ -60,7 +62,6 @@ type mesh struct {
 	peers     map[weft.NodeID]*peer
 	relays    map[weft.RelayID]*relayLink
 	reflexive gather.Reflexive
-	askSTUN   time.Time
 	local     []weft.Candidate
 	session   uint32 // of wire.Candidates
 	began     time.Time
@@ -301,6 +302,7 @@ func (me *mesh) networkChanged(now time.Time) {
 	}
 	me.log.Info("this machine's network changed")
 	me.names.refresh()
+	me.cfg.NetworkChanged()
 	me.reflexive.Recheck(now)
 	for _, r := range me.relays {
 		r.recheck(now)

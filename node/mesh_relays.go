@@ -44,10 +44,7 @@ func (r *relayLink) recheck(now time.Time) {
 	if r.binding != nil {
 		r.binding.Recheck(now)
 	}
-	select {
-	case r.redial <- struct{}{}:
-	default:
-	}
+	nudge(r.redial)
 }
 
 // setRelays makes the links agree with the map.

@@ -45,8 +45,6 @@ type session struct {
 	outbox *outbox
 	log    *slog.Logger
 
-	kicks chan struct{} // the network changed: try, or check, at once
-
 	mu     sync.Mutex
 	status weft.ServerStatus
 	heard  time.Time
@@ -55,7 +53,7 @@ type session struct {
 }
 
 func newSession(state *State, sink sessionSink, out *outbox, log *slog.Logger) *session {
-	return &session{state: state, sink: sink, outbox: out, log: log, kicks: make(chan struct{}, 1)}
+	return &session{state: state, sink: sink, outbox: out, log: log}
 }
 
 // run connects, and connects again, until ctx ends or the server refuses this node for good.
@@ -85,7 +83,7 @@ func (s *session) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.kicks:
+		case <-s.outbox.kicks:
 			wait = retryFirst
 		case <-time.After(pause):
 			wait = min(2*wait, retryLast)
@@ -180,7 +178,7 @@ func (s *session) talk(conn *stream.Messages, ended <-chan struct{}) {
 				return
 			}
 			continue
-		case <-s.kicks:
+		case <-s.outbox.kicks:
 		case <-tick.C:
 		}
 		if m.Update == nil {
@@ -199,15 +197,19 @@ func (s *session) lastHeard() time.Time {
 	return s.heard
 }
 
-// An outbox holds the latest of what the coordinator should know of this node. It outlives sessions.
+// An outbox holds the latest of what the coordinator should know of this node, and nudges to the session. It
+// outlives sessions.
 type outbox struct {
 	changed chan struct{} // holds a token when the latest has not been said
+	kicks   chan struct{} // holds one when the network changed: try, or check, at once
 
 	mu     sync.Mutex
 	update *wire.Update
 }
 
-func newOutbox() *outbox { return &outbox{changed: make(chan struct{}, 1)} }
+func newOutbox() *outbox {
+	return &outbox{changed: make(chan struct{}, 1), kicks: make(chan struct{}, 1)}
+}
 
 func (o *outbox) put(u wire.Update) {
 	o.mu.Lock()
@@ -217,9 +219,15 @@ func (o *outbox) put(u wire.Update) {
 }
 
 // again has the latest said once more: there is a new connection.
-func (o *outbox) again() {
+func (o *outbox) again() { nudge(o.changed) }
+
+// kick makes the session try, or check its connection, at once.
+func (o *outbox) kick() { nudge(o.kicks) }
+
+// nudge leaves a token in a channel that holds one, unless there is one.
+func nudge(c chan<- struct{}) {
 	select {
-	case o.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -236,14 +244,6 @@ func (s *session) logout() bool {
 	conn := s.conn
 	s.mu.Unlock()
 	return conn != nil && send(conn, wire.NodeMessage{Logout: &wire.Logout{}}) == nil
-}
-
-// kick makes the session try, or check its connection, at once.
-func (s *session) kick() {
-	select {
-	case s.kicks <- struct{}{}:
-	default:
-	}
 }
 
 func (s *session) connected(conn *stream.Messages, w wire.Welcome) {
