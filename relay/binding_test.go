@@ -249,14 +249,14 @@ func TestABindingComesToStandOverABadNetwork(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newBindingWorld(t)
 		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
-		loss := rapid.Float64Range(0, 0.5).Draw(rt, "loss")
+		loss := rapid.Float64Range(0, 0.25).Draw(rt, "loss")
 		least := time.Duration(rapid.IntRange(1, 400).Draw(rt, "ms")) * time.Millisecond
 		jitter := time.Duration(rapid.IntRange(1, 200).Draw(rt, "jitter")) * time.Millisecond
 		w.lose = func() bool { return rnd.Float64() < loss }
-		w.delay = func() time.Duration { return least + rand.N(jitter) }
-		w.run(2 * time.Minute)
+		w.delay = func() time.Duration { return least + time.Duration(rnd.Int64N(int64(jitter))) }
+		w.run(3 * time.Minute)
 		if w.bounds == 0 {
-			rt.Fatalf("loss %.2f, delay %v+%v: no Bound in two minutes", loss, least, jitter)
+			rt.Fatalf("loss %.2f, delay %v+%v: no Bound in three minutes", loss, least, jitter)
 		}
 		if rtt := w.b.RTT(); w.b.Bound() && rtt != 0 && (rtt < 2*least || rtt > 2*(least+jitter)) {
 			rt.Fatalf("RTT %v, delay %v to %v", rtt, 2*least, 2*(least+jitter))

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	// they can be dropped. Together with a chunk being written it is 0.1 s of 10 Mbit/s.
 	unsentLimit = 64 << 10
 )
+
+var errStreamEnded = errors.New("the stream to the relay has ended")
 
 // chunk is a stretch of whole frames.
 type chunk struct {
@@ -80,7 +83,7 @@ func (q *queue) send(id weft.NodeID, datagrams [][]byte) error {
 			continue
 		}
 		if q.closed {
-			return errClosed
+			return errStreamEnded
 		}
 		dst := q.room(now, wire.StreamDataPrefix+len(d))
 		q.added(append(wire.AppendStreamData(dst, id, len(d)), d...), 1)

@@ -53,6 +53,7 @@ func TestStreamsThatNeverGreetHoldUpNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
+		c.Read(make([]byte, 1)) // the relay's Hello: it has begun
 	}
 	greeting := func() int {
 		w.relay.greetings.Lock()

@@ -172,10 +172,14 @@ func (s *Stream) bindAgain() {
 // SendTo sends datagrams to a node. It copies them and returns: what the stream cannot take soon enough is
 // dropped, oldest first. The error is of a stream that has ended.
 func (s *Stream) SendTo(id weft.NodeID, datagrams [][]byte) error {
-	if err := s.out.send(id, datagrams); err != nil {
-		return s.Err()
+	err := s.out.send(id, datagrams)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if why := s.Err(); why != nil {
+		return why
+	}
+	return err
 }
 
 // Ping asks the relay for an answer and returns how long it took. It passes by the datagrams that wait here.
@@ -296,9 +300,9 @@ func (s *Stream) end(err error) {
 			err = fmt.Errorf("the stream to relay %s has ended: %w", s.cfg.Relay.Name, err)
 		}
 		s.err = err
+		s.out.close() // from Done on, SendTo fails
 		close(s.done)
 		s.rebind.Stop()
-		s.out.close()
 		s.conn.Close()
 	})
 }
