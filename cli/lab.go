@@ -18,6 +18,9 @@ func (a *app) labCommand() *cobra.Command {
 		Short: "Two homes behind NATs, one private network, shown in network namespaces of this machine",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if a.json {
+				return usagef("the demonstration is told to people: it has no --json (weft bench has)")
+			}
 			self, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("finding weft's own binary: %w", err)

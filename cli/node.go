@@ -26,7 +26,8 @@ func (a *app) nodeCommand() *cobra.Command {
 		Use:   "node",
 		Short: "Run the daemon that keeps this machine in its network",
 		Long: `Run the daemon, in the foreground. With a token it joins first, unattended; a machine that is a member needs
-none. It is ready when it says so in a line on standard output (and to systemd, if that started it).
+none. It is ready when it says so in a line on standard output (and to systemd, if that started it); with --json
+that line is the document of weft status.
 
 A network interface takes root, or CAP_NET_ADMIN. With --userspace there is none, and anybody may run it: programs
 reach the network through a SOCKS5 and HTTP proxy on loopback, and what arrives for this node is handed to programs
@@ -55,7 +56,13 @@ server that is not reached is tried again, for as long as it takes.`,
 				return err
 			}
 			cfg.Socket, cfg.Logger = a.socket, a.logger()
-			cfg.Ready = func(s weft.Status) { a.printReady(s) }
+			cfg.Ready = func(s weft.Status) {
+				if a.json {
+					a.printLine(s) // the reader may be gone; that is nothing to end for
+					return
+				}
+				a.printReady(s)
+			}
 			d, err := node.New(cfg)
 			if err != nil {
 				return advise(err, "--state")

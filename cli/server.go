@@ -46,7 +46,7 @@ func (a *app) serverCommand() *cobra.Command {
 makes keys, a certificate and a database in DIR, and prints one line to paste on a machine.
 
 The TCP port takes TLS and plain HTTP alike, so a reverse proxy may stand in front. Machines know the server
-by the key in their token; keep DIR safe, and a backup of it.
+by the key in their token; keep DIR safe, and a backup of it. With --json it prints one line when it is ready.
 
 Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 		Args: noArgs,
@@ -119,7 +119,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	mux.Handle(wire.ControlPath, srv)
 	mux.Handle(wire.RelayPath, rel)
 	mux.HandleFunc("/", greet)
-	if err := a.invite(ctx, srv, o); err != nil {
+	if err := a.invite(ctx, srv, o, front); err != nil {
 		return err
 	}
 	log.Info("weft server is up", "url", o.url, "tcp", front.tcp.Addr().String(), "udp", o.stun, "version", weft.Version)
@@ -127,18 +127,35 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	return front.serve(ctx, mux, rel, log)
 }
 
-// invite prints the line to paste, when nobody can have joined yet.
-func (a *app) invite(ctx context.Context, srv *control.Server, o serverOptions) error {
-	if srv.Invited() {
+// invite prints the line to paste, when nobody can have joined yet; as JSON, a line of where the server is.
+func (a *app) invite(ctx context.Context, srv *control.Server, o serverOptions, f *front) error {
+	var text string
+	if !srv.Invited() {
+		_, token, err := srv.CreateKey(ctx, control.KeyRequest{Reusable: true, Lifetime: firstTokenLife})
+		if err != nil {
+			return fmt.Errorf("making the first join token: %w", err)
+		}
+		text = token.String()
+	}
+	if a.json {
+		return a.printLine(serverReady{weft.SchemaVersion, weft.Version, o.url, f.tcp.Addr().String(), f.udpPort(), text})
+	}
+	if text == "" {
 		return nil
 	}
-	_, token, err := srv.CreateKey(ctx, control.KeyRequest{Reusable: true, Lifetime: firstTokenLife})
-	if err != nil {
-		return fmt.Errorf("making the first join token: %w", err)
-	}
 	fmt.Fprintf(a.out, "On each machine, within %s (more with `weft admin --data %s key create`):\n\n    weft node --token %s\n\n",
-		age(firstTokenLife), o.dir, token)
+		age(firstTokenLife), o.dir, text)
 	return nil
+}
+
+// serverReady is what weft server --json prints when it is ready.
+type serverReady struct {
+	Schema  int    `json:"schema_version"`
+	Version string `json:"version"`
+	URL     string `json:"url"`
+	TCP     string `json:"tcp"` // host:port
+	UDPPort uint16 `json:"udp_port"`
+	Token   string `json:"token,omitempty"` // of the first start: a secret
 }
 
 // greet is what a person with a browser sees.

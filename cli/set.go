@@ -22,8 +22,13 @@ type setting struct {
 
 var settings = map[string]setting{
 	"port": {
-		help: "UDP port, 1 to 65535, or auto",
-		get:  func(s node.Settings) string { return strconv.Itoa(int(s.Port)) },
+		help: "UDP port, 1 to 65535; auto takes one that is free, and keeps it",
+		get: func(s node.Settings) string {
+			if s.Port == 0 {
+				return "auto"
+			}
+			return strconv.Itoa(int(s.Port))
+		},
 		set: func(s *node.Settings, v string) error {
 			if v == "auto" {
 				s.Port = 0

@@ -238,8 +238,12 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 		return err
 	}
 	settings := d.state.Settings()
+	effective := settings
+	if effective.Port == 0 {
+		effective.Port = settings.Kept
+	}
 	cfg := meshConfig{
-		Key: d.state.Identity().Node, Settings: settings, Device: dev, StateDir: d.cfg.StateDir, Logger: d.log,
+		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Logger: d.log,
 		Say: d.outbox.put, NetworkChanged: d.outbox.kick,
 	}
 	me, err := newMesh(cfg, m)
@@ -247,8 +251,8 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 		dev.TUN.Close()
 		return err
 	}
-	if settings.Port == 0 { // keep the port: firewalls and NATs have learnt it
-		settings.Port = me.engine.Port()
+	if settings.Port == 0 && settings.Kept != me.engine.Port() {
+		settings.Kept = me.engine.Port()
 		if err := d.state.SetSettings(settings); err != nil {
 			d.log.Warn("the port is not kept for the next start", "error", err)
 		}
@@ -421,7 +425,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
 	return d.do(ctx, func() error {
 		old := d.state.Settings()
-		s.Down = old.Down
+		s.Down, s.Kept = old.Down, old.Kept
 		if s.Equal(old) {
 			return nil
 		}

@@ -57,12 +57,14 @@ type identityDoc struct {
 // Settings are what weft set changes. The zero value is the default.
 type Settings struct {
 	Down      bool             `json:"down"`      // weft down was said
-	Port      uint16           `json:"port"`      // of the UDP sockets; 0 is any free one, kept from then on
+	Port      uint16           `json:"port"`      // of the UDP sockets; 0 is any free one
 	Endpoints []netip.AddrPort `json:"endpoints"` // where the person says that the node is reachable
 	NoDNS     bool             `json:"no_dns"`    // leave the system's resolver alone
+	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
+	Kept uint16 `json:"kept_port,omitempty"`
 }
 
-// Equal compares every field.
+// Equal compares every field that is for somebody to set.
 func (s Settings) Equal(o Settings) bool {
 	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && slices.Equal(s.Endpoints, o.Endpoints)
 }
