@@ -150,7 +150,7 @@ func (r *overlayRun) tunnels(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("iperf3 is needed (apt-get install iperf3): %w", err)
 	}
-	if err := lab.Wait(wait, "iperf3 to listen", func() error {
+	if err := netns.WaitFor(wait, "iperf3 to listen", func() error {
 		if err := iperf.Err(); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (r *overlayRun) startPlain(ctx context.Context, l *netns.Lab) error {
 			return err
 		}
 		wait, cancel := context.WithTimeout(ctx, 10*time.Second)
-		err = lab.Wait(wait, "plain wireguard-go", func() error {
+		err = netns.WaitFor(wait, "plain wireguard-go", func() error {
 			if err := p.Err(); err != nil {
 				return err
 			}
@@ -261,7 +261,7 @@ func (r *overlayRun) force(ctx context.Context, m weft.Method, block string) err
 	wait, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	// Both ends have to have moved: each chooses for itself. Traffic makes them look.
-	return lab.Wait(wait, "the path to be "+m.String(), func() error {
+	return netns.WaitFor(wait, "the path to be "+m.String(), func() error {
 		if _, err := r.nodeA.Ping(wait, "node-b", time.Second); err != nil {
 			return err
 		}

@@ -173,7 +173,7 @@ func TestTunnelsRekeyWhileTheServerIsDown(t *testing.T) {
 		t.Log(err)
 	}
 	var before weft.PeerStatus
-	if err := Wait(w.ctx, "the first handshake to be seen", func() (err error) {
+	if err := netns.WaitFor(w.ctx, "the first handshake to be seen", func() (err error) {
 		if before, err = a.Peer(w.ctx, "bob"); err == nil && before.LastHandshake.IsZero() {
 			err = errors.New("there is none")
 		}

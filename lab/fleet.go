@@ -8,16 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"weft"
 	"weft/control"
 	"weft/lab/netns"
 	"weft/node"
 )
-
-// look is how often something that is waited for is looked at.
-const look = 20 * time.Millisecond
 
 // A Fleet starts weft in hosts. State directories, sockets and token files are below Dir, a directory each.
 type Fleet struct {
@@ -48,7 +44,7 @@ func (s *Server) Start(ctx context.Context, flags ...string) error {
 	if s.Process, err = s.Host.Start(s.Host.Command(ctx, s.fleet.Binary, args...)); err != nil {
 		return err
 	}
-	return Wait(ctx, "the server to answer", func() error {
+	return netns.WaitFor(ctx, "the server to answer", func() error {
 		if err := s.Process.Err(); err != nil {
 			return err
 		}
@@ -109,7 +105,7 @@ func (n *Node) Start(ctx context.Context, token string, flags ...string) error {
 // Up waits until the node has its network, and returns its status.
 func (n *Node) Up(ctx context.Context) (weft.Status, error) {
 	var s weft.Status
-	return s, Wait(ctx, n.Name+" to be up", func() (err error) {
+	return s, netns.WaitFor(ctx, n.Name+" to be up", func() (err error) {
 		if err := n.Process.Err(); err != nil {
 			return err
 		}
@@ -137,7 +133,7 @@ func (n *Node) Peer(ctx context.Context, name string) (weft.PeerStatus, error) {
 // Reaches waits until the node reaches a peer by one of the methods.
 func (n *Node) Reaches(ctx context.Context, peer string, methods ...weft.Method) (weft.PeerStatus, error) {
 	var p weft.PeerStatus
-	return p, Wait(ctx, fmt.Sprintf("%s to reach %s by %v", n.Name, peer, methods), func() (err error) {
+	return p, netns.WaitFor(ctx, fmt.Sprintf("%s to reach %s by %v", n.Name, peer, methods), func() (err error) {
 		if p, err = n.Peer(ctx, peer); err != nil {
 			return err
 		}
@@ -148,22 +144,4 @@ func (n *Node) Reaches(ctx context.Context, peer string, methods ...weft.Method)
 		}
 		return fmt.Errorf("it is reached by %s (%s)", p.Method, p.Reason)
 	})
-}
-
-// Wait looks until cond returns nil, or ctx ends: then the error says what was waited for and what cond said.
-func Wait(ctx context.Context, what string, cond func() error) error {
-	began := time.Now()
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		err := cond()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waited %v for %s: %w", time.Since(began).Round(time.Millisecond), what, err)
-		}
-	}
 }

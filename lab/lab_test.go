@@ -342,7 +342,7 @@ func (c *conversation) goesOn(t *testing.T, n int) time.Duration {
 	c.mu.Lock()
 	want := c.echoed + n
 	c.mu.Unlock()
-	if err := Wait(ctx, "the conversation to go on", func() error {
+	if err := netns.WaitFor(ctx, "the conversation to go on", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.err != nil {
@@ -471,7 +471,7 @@ func TestAPacketCaptureAtTheRelayShowsNoPlaintext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Wait(w.ctx, "tcpdump to listen", func() error {
+	if err := netns.WaitFor(w.ctx, "tcpdump to listen", func() error {
 		if !strings.Contains(dump.Log(), "listening on") {
 			return errors.New("it does not yet")
 		}
@@ -531,7 +531,7 @@ func TestANodeThatIsRemovedIsGoneWithinASecond(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 	defer cancel()
-	if err := Wait(ctx, "bob to be gone", func() error {
+	if err := netns.WaitFor(ctx, "bob to be gone", func() error {
 		s, err := a.Status(ctx)
 		if err == nil && len(s.Peers) != 0 {
 			err = fmt.Errorf("ann still has %d peers", len(s.Peers))
@@ -543,7 +543,7 @@ func TestANodeThatIsRemovedIsGoneWithinASecond(t *testing.T) {
 	if out, err := a.Host.Run(w.ctx, "ping", "-c", "2", "-W", "1", addrB.String()); err == nil {
 		t.Errorf("bob still answers: %s", out)
 	}
-	if err := Wait(w.ctx, "bob to know", func() error {
+	if err := netns.WaitFor(w.ctx, "bob to know", func() error {
 		s, err := b.Status(w.ctx)
 		if err == nil && s.State != weft.Refused {
 			err = fmt.Errorf("bob is %s", s.State)
@@ -573,7 +573,7 @@ func TestAStandAloneRelayCarriesTrafficWhileTheServerIsDown(t *testing.T) {
 	w.up(a)
 	addrB := w.up(b).Self.Addrs[0]
 	for _, n := range []*Node{a, b} {
-		if err := Wait(w.ctx, n.Name+" to be bound to both relays", func() error {
+		if err := netns.WaitFor(w.ctx, n.Name+" to be bound to both relays", func() error {
 			s, err := n.Status(w.ctx)
 			if err != nil {
 				return err
