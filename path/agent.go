@@ -21,10 +21,12 @@
 // Both sides tell each other their candidates through every relay, repeat it until they hear back, and then
 // probe all pairs in rounds ([RoundInterval]) for some seconds. A ping that comes in is answered where it came
 // from and, if the pair is not known good, answered by a ping: so it does not matter who begins, nor that first
-// packets are eaten by a filter that was not open yet. Rounds that find nothing are repeated ever more rarely,
-// each with a call through the relay so that both sides send at once. What never answered is given up after
-// [MaxTries] pings until something changes: either side's addresses, the network, or the wish for a path after
-// it was unused. Nothing is probed for a peer to which nobody talks, unless it is to be kept warm (Config.Eager).
+// packets are eaten by a filter that was not open yet. Rounds that find nothing are repeated, each
+// time with a call through the relay so that both sides send at once. The pauses are a share of the time that it
+// has been in vain, so that what cannot work costs next to nothing, and what works again is found soon. They
+// begin anew when something changes: either side's addresses, the network, a relay's UDP that answers again, or
+// the wish for a path after it was unused. Nothing is probed for a peer to which nobody talks, unless it is to
+// be kept warm (Config.Eager).
 //
 // # Losing
 //

@@ -36,13 +36,14 @@ const (
 	lostShare = 8
 	lostFirst = 2 * time.Second
 	lostLast  = 30 * time.Second
-	// hopeShare, hopeFirst and hopeLast hold while none ever worked.
+	// hopeShare and hopeFirst hold while none ever worked, without an end to the growth: two NATs that cannot
+	// be punched through are tried some ten times in the first five minutes and some ten more in a day; and a
+	// firewall that was opened is noticed before anybody restarts anything.
 	hopeShare = 2
 	hopeFirst = 5 * time.Second
-	hopeLast  = time.Minute
-	// MaxTries is how many pings without any answer a direct pair gets until something changes: the opening
-	// and ten retries, about five minutes.
-	MaxTries = OpeningRounds + 10*RetryRounds
+	// surveyTries is how many pings without any answer a pair gets while another direct path is in use: what
+	// did not answer while that was found has no reason to later.
+	surveyTries = OpeningRounds + RetryRounds
 	// provenFor is how long after its last answer a pair that worked counts as one that might again.
 	provenFor = 10 * time.Minute
 )
@@ -154,16 +155,15 @@ func (a *Agent) round(now time.Time) {
 // probable reports whether a direct pair is worth a probe in a round.
 func (a *Agent) probable(now time.Time, p *pair) bool {
 	switch {
-	case p.via.Method != weft.Direct || p.exhausted(now):
+	case p.via.Method != weft.Direct:
 		return false
 	case p.health.state == Valid:
 		return now.Sub(p.probe.last) >= 2*RoundInterval // it is known to work; this is for its round-trip time
+	case a.onDirect() && p.probe.tries >= surveyTries:
+		return false
 	}
 	return !p.sitsOut(now)
 }
-
-// exhausted reports whether a pair has been tried often enough.
-func (p *pair) exhausted(now time.Time) bool { return p.probe.tries >= MaxTries && !p.proven(now) }
 
 // proven reports whether the pair worked not long ago.
 func (p *pair) proven(now time.Time) bool {
@@ -183,21 +183,24 @@ func (a *Agent) worthSurvey(now time.Time) bool {
 	})
 }
 
-// nextAttempt is when to try again, or zero if nothing is left that may work.
+// nextAttempt is when to try again, or zero if there is nothing to try.
 func (a *Agent) nextAttempt(now time.Time) time.Time {
 	some, proven := false, false
 	for _, p := range a.pairs {
-		if p.via.Method == weft.Direct && !p.exhausted(now) && !p.sitsOut(now) {
+		if p.via.Method == weft.Direct && !p.sitsOut(now) {
 			some = true
 			proven = proven || p.proven(now)
 		}
 	}
-	if !some {
-		return time.Time{}
+	if now.Sub(a.heard) > presentFor {
+		proven = false // it is the peer that is lost; it calls when it is back
 	}
 	since := now.Sub(a.campaign.began)
-	if proven {
+	switch {
+	case !some:
+		return time.Time{}
+	case proven:
 		return now.Add(min(max(since/lostShare, lostFirst), lostLast))
 	}
-	return now.Add(min(max(since/hopeShare, hopeFirst), hopeLast))
+	return now.Add(max(since/hopeShare, hopeFirst))
 }

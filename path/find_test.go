@@ -129,31 +129,45 @@ func TestThePairsOfNATsThatPlainPunchingCanDoAreDirectAndTheOthersStayRelayed(t 
 	})
 }
 
-func TestTwoSymmetricHomesStayRelayedAndStopProbing(t *testing.T) {
+func TestTwoSymmetricHomesStayRelayedAndAreTriedEverMoreRarely(t *testing.T) {
 	forSeeds(t, 2, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, symmetric, symmetric)
 		w.bootBoth()
 		for _, h := range w.hosts {
-			h.talk(500*time.Millisecond, 200, w.now.Add(time.Hour))
+			h.talk(time.Second, 200, w.now.Add(6*time.Hour))
 		}
-		w.run(20 * time.Minute)
-		if w.bothDirect() {
-			w.failf("two symmetric NATs were punched through")
-		}
-		early := [2]int{directPings(w.a), directPings(w.b)}
-		for i, h := range w.hosts {
-			if early[i] > 2*MaxTries+50 {
-				w.failf("%s sent %d direct pings in 20 minutes", h.name, early[i])
+		// Each hour costs as much as the last half, and all of them less than some seconds of browsing.
+		for i, limit := range []int{700, 200, 120, 100, 80} {
+			before := [2]int{directPings(w.a), directPings(w.b)}
+			w.run(time.Hour)
+			for k, h := range w.hosts {
+				if n := directPings(h) - before[k]; n > limit {
+					w.failf("%s sent %d direct pings in hour %d, want at most %d", h.name, n, i+1, limit)
+				}
 			}
 		}
-		w.run(30 * time.Minute)
-		for i, h := range w.hosts {
-			if n := directPings(h) - early[i]; n > 0 {
-				w.failf("%s still probes: %d direct pings in the next 30 minutes", h.name, n)
-			}
+		if w.a.agent.Selected() != relayUDP || w.b.agent.Selected() != relayUDP {
+			w.failf("by %v and %v", w.a.agent.Selected(), w.b.agent.Selected())
+		}
+		for _, h := range w.hosts {
 			if len(h.switches) > 3 {
 				w.failf("%s switched %d times", h.name, len(h.switches))
 			}
+		}
+	})
+}
+
+func TestAFirewallThatOpensLateIsNoticed(t *testing.T) {
+	forSeeds(t, 20, func(t *testing.T, seed uint64) {
+		w := homes(t, seed, portRestricted, portRestricted)
+		w.a.fault.direct = true
+		w.bootBoth()
+		w.talkBoth(time.Hour)
+		shut := time.Duration(10+w.rng.IntN(600)) * time.Second
+		w.run(shut)
+		w.a.fault.direct = false
+		if took := w.until(shut/2+10*time.Second, "both direct", w.bothDirect); took > shut/2+10*time.Second {
+			w.failf("took %v", took)
 		}
 	})
 }

@@ -179,6 +179,9 @@ func (a *Agent) revive(now time.Time, p *pair) {
 	if p.ledger != nil {
 		p.ledger.settle()
 	}
+	if p.via.Method == weft.RelayUDP {
+		a.campaign.hurry(now) // if UDP gets through there, it may get through elsewhere
+	}
 }
 
 // acquit shortens the rest of a pair whose data arrived after all: its reports were lost, or late.

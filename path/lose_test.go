@@ -254,7 +254,7 @@ func TestADirectPathThatLosesMuchMoreThanTheRelayIsLeft(t *testing.T) {
 	forSeeds(t, 6, func(t *testing.T, seed uint64) {
 		w := settled(t, seed)
 		w.loss = 0.25
-		w.run(30 * time.Second)
+		w.run(40 * time.Second)
 		if !w.both(weft.RelayUDP)() {
 			w.failf("still direct at 25 %% loss: %v %v", w.a.agent.Selected(), w.b.agent.Selected())
 		}

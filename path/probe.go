@@ -138,7 +138,7 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 			return time.Time{}
 		}
 		every = StandbyInterval
-	case p.probe.tries >= relayTries && !a.busy(now), p.probe.tries >= MaxTries && p != a.choice.pair:
+	case p.probe.tries >= relayTries && !a.busy(now):
 		return time.Time{}
 	case p.health.state == Failed:
 		every = min(max(p.probe.last.Sub(p.health.failedAt)/lostShare, lostFirst), lostLast)

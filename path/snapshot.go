@@ -18,6 +18,7 @@ type Snapshot struct {
 	LastSeen time.Time     // any packet of the peer's
 	// DirectAfter is how long after both were up the first direct path was in use; zero: not yet.
 	DirectAfter time.Duration
+	NextAttempt time.Time    // at a direct path, or a better one; zero: none is planned until something changes
 	Pairs       []PairStatus // best first
 	Switches    []Switch     // the last 16, oldest first
 }
@@ -31,7 +32,6 @@ type PairStatus struct {
 	Loss     float64
 	LastSeen time.Time
 	Tries    int       // pings since the last answer, or since something changed
-	GivenUp  bool      // it is not tried any more until something changes
 	Why      string    // it failed
 	Until    time.Time // it sits out
 }
@@ -40,7 +40,7 @@ type PairStatus struct {
 func (a *Agent) Snapshot(now time.Time) Snapshot {
 	s := Snapshot{
 		Selected: a.choice.via, Since: a.choice.at, Reason: a.choice.reason, LastSeen: a.heard,
-		DirectAfter: a.choice.direct, Switches: slices.Clone(a.choice.switches),
+		DirectAfter: a.choice.direct, NextAttempt: a.campaign.again, Switches: slices.Clone(a.choice.switches),
 	}
 	if p := a.choice.pair; p != nil {
 		s.RTT, s.Loss = p.rtt.smoothed, p.loss(now)
@@ -52,7 +52,7 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 	for _, p := range pairs {
 		st := PairStatus{
 			Via: p.via, Kind: p.kind, State: p.health.state, RTT: p.rtt.smoothed, Loss: p.loss(now), LastSeen: p.heard,
-			Tries: p.probe.tries, GivenUp: p.via.Method == weft.Direct && p.exhausted(now),
+			Tries: p.probe.tries,
 		}
 		if p.health.state == Failed {
 			st.Why, st.Until = p.health.why, p.health.heldUntil
