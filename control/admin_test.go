@@ -262,26 +262,27 @@ func TestTheAdminAPIIsNotForBrowsersAndTakesNoNonsense(t *testing.T) {
 		header             map[string]string
 		body               string
 		code               weft.Code
+		says               string
 	}{
-		"another host":    {"GET", "/v1/status", "localhost", nil, "", weft.CodeDenied},
-		"a rebound name":  {"POST", "/v1/users", "attacker.example:80", asJSON, `{"name":"x"}`, weft.CodeDenied},
-		"an origin":       {"POST", "/v1/users", adminHost, map[string]string{"Content-Type": "application/json", "Origin": "null"}, `{"name":"x"}`, weft.CodeDenied},
-		"a browser":       {"GET", "/v1/keys", adminHost, map[string]string{"Sec-Fetch-Site": "same-origin"}, "", weft.CodeDenied},
-		"a form":          {"POST", "/v1/users", adminHost, map[string]string{"Content-Type": "text/plain"}, `{"name":"x"}`, weft.CodeBadRequest},
-		"too much":        {"POST", "/v1/users", adminHost, asJSON, `{"name":"` + strings.Repeat("x", maxAdminBody) + `"}`, weft.CodeBadRequest},
-		"no JSON":         {"POST", "/v1/users", adminHost, asJSON, `name=x`, weft.CodeBadRequest},
-		"two documents":   {"POST", "/v1/users", adminHost, asJSON, `{"name":"x"}{"name":"y"}`, weft.CodeBadRequest},
-		"a mistyped wish": {"POST", "/v1/keys", adminHost, asJSON, `{"reuseable":true}`, weft.CodeBadRequest},
-		"no such thing":   {"GET", "/v1/secrets", adminHost, nil, "", weft.CodeNotFound},
-		"no such method":  {"PUT", "/v1/users", adminHost, asJSON, "{}", weft.CodeNotFound},
-		"no key number":   {"DELETE", "/v1/keys/one", adminHost, nil, "", weft.CodeBadRequest},
+		"another host":    {"GET", "/v1/status", "localhost", nil, "", weft.CodeDenied, ""},
+		"a rebound name":  {"POST", "/v1/users", "attacker.example:80", asJSON, `{"name":"x"}`, weft.CodeDenied, ""},
+		"an origin":       {"POST", "/v1/users", adminHost, map[string]string{"Content-Type": "application/json", "Origin": "null"}, `{"name":"x"}`, weft.CodeDenied, ""},
+		"a browser":       {"GET", "/v1/keys", adminHost, map[string]string{"Sec-Fetch-Site": "same-origin"}, "", weft.CodeDenied, ""},
+		"a form":          {"POST", "/v1/users", adminHost, map[string]string{"Content-Type": "text/plain"}, `{"name":"x"}`, weft.CodeBadRequest, ""},
+		"too much":        {"POST", "/v1/users", adminHost, asJSON, `{"name":"` + strings.Repeat("x", maxAdminBody) + `"}`, weft.CodeBadRequest, "longer than"},
+		"no JSON":         {"POST", "/v1/users", adminHost, asJSON, `name=x`, weft.CodeBadRequest, ""},
+		"two documents":   {"POST", "/v1/users", adminHost, asJSON, `{"name":"x"}{"name":"y"}`, weft.CodeBadRequest, ""},
+		"a mistyped wish": {"POST", "/v1/keys", adminHost, asJSON, `{"reuseable":true}`, weft.CodeBadRequest, ""},
+		"no such thing":   {"GET", "/v1/secrets", adminHost, nil, "", weft.CodeNotFound, ""},
+		"no such method":  {"PUT", "/v1/users", adminHost, asJSON, "{}", weft.CodeNotFound, ""},
+		"no key number":   {"DELETE", "/v1/keys/one", adminHost, nil, "", weft.CodeBadRequest, ""},
 	} {
 		b := raw(t, path, c.method, c.path, c.host, c.header, c.body)
 		var e struct {
 			Schema int `json:"schema_version"`
 			weft.Error
 		}
-		if err := json.Unmarshal(b, &e); err != nil || e.Code != c.code || e.Message == "" || e.Schema != weft.SchemaVersion {
+		if err := json.Unmarshal(b, &e); err != nil || e.Code != c.code || e.Message == "" || !strings.Contains(e.Message, c.says) || e.Schema != weft.SchemaVersion {
 			t.Errorf("%s: %s (%v), want %q", what, b, err, c.code)
 		}
 	}

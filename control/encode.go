@@ -58,9 +58,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	}
 	dst = append(dst, `],"relays":`...)
 	dst = append(dst, s.relays.encoded()...)
-	dst = append(dst, `,"domain":`...)
-	dst = appendJSON(dst, s.domain())
-	dst = append(dst, `,"ranges":["`...)
+	dst = append(dst, `,"domain":"`+weft.Domain+`","ranges":["`...)
 	dst = s.net.IPv4.AppendTo(dst)
 	dst = append(dst, `","`...)
 	dst = s.net.IPv6.AppendTo(dst)

@@ -105,7 +105,7 @@ func (w *world) invite(r KeyRequest) []byte {
 // someKey makes a public key whose private half nobody needs.
 func (w *world) someKey() [32]byte {
 	w.serial++
-	return [32]byte{0: 9, 8: byte(w.serial), 9: byte(w.serial >> 8), 10: byte(w.serial >> 16)}
+	return [32]byte{0: 9, 8: byte(w.serial), 9: byte(w.serial >> 8), 10: byte(w.serial >> 16), 11: byte(w.serial >> 24)}
 }
 
 // machine is one that keeps its keys and what it was told, through any number of connections.

@@ -3,7 +3,6 @@ package control
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +29,7 @@ func newIndex() index {
 		machines: make(map[key.MachinePublic]weft.NodeID),
 		relays:   make(map[key.MachinePublic]weft.RelayID),
 		keys:     make(map[key.NodePublic]weft.NodeID),
-		names:    names{taken: make(map[string]weft.NodeID), suffixes: make(map[string]*bitmap)},
+		names:    names{taken: make(map[string]weft.NodeID), suffixes: make(map[string]*numbers)},
 		secrets:  make(map[[8]byte]uint32),
 		live:     make(map[weft.NodeID]*session),
 		stations: make(map[weft.RelayID]*session),
@@ -127,7 +126,7 @@ func (t *tx) keyOf(secret []byte) (store.JoinKey, bool) {
 // names are the nodes' names: which are taken, and the lowest number free behind a name that several want.
 type names struct {
 	taken    map[string]weft.NodeID
-	suffixes map[string]*bitmap // name without number -> numbers behind it that are taken
+	suffixes map[string]*numbers // name without number -> numbers behind it that are taken
 }
 
 // anonymous is the name of a machine that does not wish for a usable one.
@@ -158,24 +157,17 @@ func (n *names) free(wish string) string {
 	if _, taken := n.taken[base]; !taken {
 		return base
 	}
-	base = strings.TrimRight(base[:min(len(base), weft.MaxNameLength-len("-99999"))], "-")
-	for from := 2; ; {
-		k := n.suffixes[base].firstFree(from)
-		name := base + "-" + strconv.Itoa(k)
-		if _, taken := n.taken[name]; !taken {
-			return name
-		}
-		from = k + 1 // beyond what bitmaps hold
-	}
+	base = strings.TrimRight(base[:min(len(base), weft.MaxNameLength-len("-4294967295"))], "-")
+	return base + "-" + strconv.Itoa(n.suffixes[base].firstFree())
 }
 
 func (n *names) claim(name string, id weft.NodeID) {
 	n.taken[name] = id
 	if base, k, ok := splitNumber(name); ok {
 		if n.suffixes[base] == nil {
-			n.suffixes[base] = new(bitmap)
+			n.suffixes[base] = &numbers{words: make(map[int]uint64), low: 2}
 		}
-		n.suffixes[base].set(k)
+		n.suffixes[base].words[k/64] |= 1 << (k % 64)
 	}
 }
 
@@ -186,56 +178,38 @@ func (n *names) release(name string) {
 	}
 }
 
-// maxNumber bounds the bitmaps, which a machine that calls itself x-999999999 must not blow up.
-const maxNumber = 1 << 14
-
+// splitNumber takes a name apart that free might have made.
 func splitNumber(name string) (base string, k int, ok bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 1 {
 		return "", 0, false
 	}
 	k, err := strconv.Atoi(name[i+1:])
-	return name[:i], k, err == nil && k >= 2 && k < maxNumber && name[i+1:] == strconv.Itoa(k)
+	return name[:i], k, err == nil && k >= 2 && name[i+1:] == strconv.Itoa(k)
 }
 
-// A bitmap is a set of numbers below maxNumber. A nil one is empty.
-type bitmap struct {
-	words []uint64
-	used  int
-}
-
-func (b *bitmap) set(k int) {
-	for len(b.words) <= k/64 {
-		b.words = append(b.words, 0)
-	}
-	if b.words[k/64]&(1<<(k%64)) == 0 {
-		b.words[k/64] |= 1 << (k % 64)
-		b.used++
-	}
+// numbers is a set of numbers from 2 upwards, in words of 64 bits, of which those of zero are left out.
+type numbers struct {
+	words map[int]uint64
+	low   int // all below are in the set
 }
 
 // clear reports whether nothing is left.
-func (b *bitmap) clear(k int) (empty bool) {
-	if k/64 < len(b.words) && b.words[k/64]&(1<<(k%64)) != 0 {
-		b.words[k/64] &^= 1 << (k % 64)
-		b.used--
+func (s *numbers) clear(k int) (empty bool) {
+	s.low = min(s.low, k)
+	if s.words[k/64] &^= 1 << (k % 64); s.words[k/64] == 0 {
+		delete(s.words, k/64)
 	}
-	return b.used == 0
+	return len(s.words) == 0
 }
 
-// firstFree returns the lowest number that is not in the set and not below from.
-func (b *bitmap) firstFree(from int) int {
-	if b == nil {
-		return from
+// firstFree returns the lowest number that is not in the set. A nil set is empty.
+func (s *numbers) firstFree() int {
+	if s == nil {
+		return 2
 	}
-	for w := from / 64; w < len(b.words); w++ {
-		free := ^b.words[w]
-		if w == from/64 {
-			free &^= 1<<(from%64) - 1
-		}
-		if free != 0 {
-			return w*64 + bits.TrailingZeros64(free)
-		}
+	for s.words[s.low/64]&(1<<(s.low%64)) != 0 {
+		s.low++
 	}
-	return max(from, len(b.words)*64)
+	return s.low
 }

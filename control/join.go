@@ -27,6 +27,28 @@ func sentence(code weft.Code, format string, args ...any) *weft.Error {
 	return &weft.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// check refuses what is wrong with a Hello whoever says it. The arithmetic in it would keep the writer from its work.
+func (s *Server) check(h *wire.Hello) error {
+	if r := h.Relay; r != nil {
+		if err := wire.CheckServerURL(r.URL); err != nil {
+			return sentence(weft.CodeBadRequest, "the relay has no usable URL: %v", err)
+		}
+		return checkKey(s, r.Key, "relay")
+	}
+	return checkKey(s, h.NodeKey, "node")
+}
+
+// checkKey refuses keys that are none, or of low order: what is agreed on with one of those is known to everybody.
+func checkKey[R key.Role](s *Server, k key.Public[R], whose string) error {
+	if k.IsZero() {
+		return sentence(weft.CodeBadRequest, "the request has no %s key", whose)
+	}
+	if _, err := key.Agree(s.keys.Server, k, lowOrderTest); err != nil {
+		return sentence(weft.CodeBadRequest, "the %s key is none that keeps a secret: remove this machine's state directory and join again", whose)
+	}
+	return nil
+}
+
 // admit lets the machine of a session in, or says why not.
 func (t *tx) admit(c *session, h *wire.Hello) error {
 	if h.Relay != nil {
@@ -35,8 +57,8 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	if _, ok := t.s.index.relays[c.machine]; ok {
 		return sentence(weft.CodeDenied, "this machine's key is a relay's: run node and relay with a state directory each")
 	}
-	if err := t.checkNodeKey(h.NodeKey, c.machine); err != nil {
-		return err
+	if id, ok := t.s.index.keys[h.NodeKey]; ok && t.s.index.machines[c.machine] != id {
+		return sentence(weft.CodeDenied, "this node key is another machine's: if the state directory was copied from there, remove it here and join again")
 	}
 	id, known := t.s.index.machines[c.machine]
 	if !known {
@@ -53,20 +75,6 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	}
 	e.Key = h.NodeKey
 	t.connect(c, h, e, rotated)
-	return nil
-}
-
-// checkNodeKey refuses keys that are none, or another machine's.
-func (t *tx) checkNodeKey(k key.NodePublic, machine key.MachinePublic) error {
-	if k.IsZero() {
-		return sentence(weft.CodeBadRequest, "the request has no node key")
-	}
-	if _, err := key.Agree(t.s.keys.Server, k, lowOrderTest); err != nil {
-		return sentence(weft.CodeBadRequest, "the node key is none that keeps a secret: remove this machine's state directory and join again")
-	}
-	if id, ok := t.s.index.keys[k]; ok && t.s.index.machines[machine] != id {
-		return sentence(weft.CodeDenied, "this node key is another machine's: if the state directory was copied from there, remove it here and join again")
-	}
 	return nil
 }
 
@@ -155,10 +163,7 @@ func (t *tx) admitRelay(c *session, h *wire.Hello) error {
 	if _, ok := t.s.index.machines[c.machine]; ok {
 		return sentence(weft.CodeDenied, "this machine's key is a node's: run node and relay with a state directory each")
 	}
-	said, err := t.checkRelay(h.Relay)
-	if err != nil {
-		return err
-	}
+	said := relayOf(h.Relay)
 	id, known := t.s.index.relays[c.machine]
 	for _, r := range t.relays.list {
 		if r.Key == said.Key && r.ID != id {
@@ -202,8 +207,8 @@ func (t *tx) admitRelay(c *session, h *wire.Hello) error {
 	return nil
 }
 
-// checkRelay makes a relay as maps have it, without number, of what one says of itself.
-func (t *tx) checkRelay(h *wire.HelloRelay) (weft.Relay, error) {
+// relayOf makes a relay as maps have it, without number, of what one says of itself.
+func relayOf(h *wire.HelloRelay) weft.Relay {
 	r := weft.Relay{Name: "relay", Key: h.Key, URL: h.URL, UDPPort: h.UDPPort, Fingerprint: h.Fingerprint}
 	if weft.CleanName(h.Name) != "" {
 		r.Name = cleanWish(h.Name)
@@ -214,16 +219,7 @@ func (t *tx) checkRelay(h *wire.HelloRelay) (weft.Relay, error) {
 			r.UDP = append(r.UDP, a)
 		}
 	}
-	switch {
-	case h.Key.IsZero():
-		return r, sentence(weft.CodeBadRequest, "the request has no relay key")
-	case wire.CheckServerURL(h.URL) != nil:
-		return r, sentence(weft.CodeBadRequest, "the relay has no usable URL: %v", wire.CheckServerURL(h.URL))
-	}
-	if _, err := key.Agree(t.s.keys.Server, h.Key, lowOrderTest); err != nil {
-		return r, sentence(weft.CodeBadRequest, "the relay key is none that keeps a secret: remove the relay's state directory and join again")
-	}
-	return r, nil
+	return r
 }
 
 func (t *tx) freeRelayName(wish string) string {

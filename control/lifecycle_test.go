@@ -107,6 +107,37 @@ func TestAThousandTriesOnAOneOffKeyMakeOneNode(t *testing.T) {
 	})
 }
 
+func TestMachinesThatJoinAtOnceAreStoredTogetherAndLetInAfterwards(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		secret := w.invite(KeyRequest{Reusable: true})
+		hold, commits := make(chan struct{}), 0
+		w.store.Fail = func(store.Batch) error { commits++; <-hold; return nil }
+		var crowd []*machine
+		for range 100 {
+			m := w.machine(secret, "m")
+			go m.connect()
+			crowd = append(crowd, m)
+		}
+		settle()
+		for _, m := range crowd {
+			if m.id() != 0 || m.gone() {
+				t.Fatal("a machine is told something before anything is stored")
+			}
+		}
+		close(hold)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		for _, m := range crowd {
+			if m.id() == 0 {
+				t.Fatal("a machine is not let in")
+			}
+		}
+		if commits > 5 {
+			t.Errorf("%d commits for %d machines", commits, len(crowd))
+		}
+	})
+}
+
 func TestARemovedNodeIsOutAtOnceAndForGood(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.join(KeyRequest{}, "a"), w.join(KeyRequest{}, "b")
@@ -266,15 +297,15 @@ func TestAnExpiredNodeIsOutUntilItIsProlonged(t *testing.T) {
 		// Neither another try nor the key that let it in nor a restart makes it a member again.
 		for _, again := range []func(){func() {}, w.restart} {
 			again()
-			a.errors = nil
+			if !slices.Contains(w.now.Load().revokedNodes(), before.ID) {
+				t.Error("its ticket is not revoked any more")
+			}
+			a.errors, a.welcome, a.has = nil, nil, false
 			a.connect()
 			b.connect()
 			settle()
-			if code, _ := a.lastError(); code != weft.CodeExpiredNode {
-				t.Errorf("it hears %q", code)
-			}
-			if !slices.Contains(w.now.Load().revokedNodes(), a.id()) {
-				t.Error("its ticket is not revoked any more")
+			if code, _ := a.lastError(); code != weft.CodeExpiredNode || a.welcome != nil {
+				t.Errorf("it hears %q, and is welcome: %v", code, a.welcome)
 			}
 		}
 

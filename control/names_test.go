@@ -42,14 +42,14 @@ func TestANameIsTheWishOrTheWishWithTheLowestFreeNumber(t *testing.T) {
 	give("0x7f", "node-0x7f")
 	long := strings.Repeat("a", 63)
 	give(long, long)
-	give(long, strings.Repeat("a", 57)+"-2")
+	give(long, strings.Repeat("a", 52)+"-2")
 	give(long[:62]+"b", long[:62]+"b")
-	give(long, strings.Repeat("a", 57)+"-3")
+	give(long, strings.Repeat("a", 52)+"-3")
 }
 
 func TestAnyNumberOfMachinesMayWishForOneName(t *testing.T) {
 	n := newIndex().names
-	for i := range maxNumber + 2000 { // somewhat beyond what bitmaps hold
+	for i := range 100_000 {
 		name := n.free("debian")
 		if want := fmt.Sprintf("debian-%d", i+1); i > 0 && name != want || i == 0 && name != "debian" {
 			t.Fatalf("machine %d is %q", i, name)
@@ -59,7 +59,7 @@ func TestAnyNumberOfMachinesMayWishForOneName(t *testing.T) {
 }
 
 func TestNamesAreUniqueLabelsWhateverMachinesWish(t *testing.T) {
-	wish := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a", "a-2", "a-3", "a-02", "2", "a-16383", "a-16384", "a-99999999999999999999"}))
+	wish := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a", "a-2", "a-3", "a-02", "2", "a-99999999999999999999"}))
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newIndex().names
 		var given []string

@@ -67,6 +67,9 @@ func (s *Server) serve(m conn, machine key.MachinePublic) {
 
 	hello, err := c.hello()
 	if err == nil {
+		err = s.check(hello)
+	}
+	if err == nil {
 		err = s.do(context.Background(), func(t *tx) error { return t.admit(c, hello) })
 	}
 	read := make(chan struct{})

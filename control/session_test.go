@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weft"
-	"weft/key"
 	"weft/wire"
 )
 
@@ -292,6 +291,15 @@ func TestANodeThatTellsOfItselfAllTheTimeIsToldOfNowAndThen(t *testing.T) {
 func TestAHiccupIsNotToldToPeersAndAnAbsenceIs(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.join(KeyRequest{}, "a"), w.join(KeyRequest{}, "b")
+		a.hangUp()
+		left := time.Now()
+		time.Sleep(OfflineAfter + time.Second)
+		n := b.peer(t, a)
+		if n.Online || n.LastSeen.Sub(left).Abs() > time.Second {
+			t.Errorf("an absent node is told of as %+v, it left at %v", n, left)
+		}
+		a.connect()
+		settle()
 		before := b.changes
 		for range 5 {
 			a.hangUp()
@@ -303,12 +311,6 @@ func TestAHiccupIsNotToldToPeersAndAnAbsenceIs(t *testing.T) {
 			t.Errorf("%d changes for hiccups", b.changes-before)
 		}
 		a.hangUp()
-		left := time.Now()
-		time.Sleep(OfflineAfter + time.Second)
-		n := b.peer(t, a)
-		if n.Online || n.LastSeen.Sub(left).Abs() > time.Second {
-			t.Errorf("an absent node is told of as %+v, it left at %v", n, left)
-		}
 		time.Sleep(time.Hour)
 		a.connect()
 		b.connect()
@@ -445,6 +447,70 @@ func TestAMachineThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	})
 }
 
+func TestAReplacedStreamHasNoSayAnyMore(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.join(KeyRequest{}, "a")
+		old := &session{s: w.Server, node: a.id()}
+		for _, f := range []func(*tx) error{
+			func(t *tx) error { return t.update(old, &wire.Update{NAT: "stale"}) },
+			func(t *tx) error { return t.logout(old) },
+			func(t *tx) error { return t.disconnect(old) },
+		} {
+			if err := w.do(context.Background(), f); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(OfflineAfter + time.Second)
+		if n := w.Nodes(); len(n) != 1 || n[0].NAT != "" || !n[0].Online {
+			t.Errorf("%+v", n)
+		}
+	})
+}
+
+func TestWholeMapsAreMadeWhileThereIsRoomForThem(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.bulk = newGate(bulkLeast) // one map at a time
+		w.serial = 1 << 20          // away from the keys of the crowd
+		if err := w.crowd(1000); err != nil {
+			t.Fatal(err)
+		}
+		key := w.invite(KeyRequest{Reusable: true})
+		if size := w.now.Load().mapSize(); size < bulkLeast {
+			t.Fatalf("a map has %d bytes only", size)
+		}
+		// One that does not read keeps the room until it is given up on.
+		deaf := w.machine(key, "deaf")
+		mine, theirs := pipe()
+		defer mine.Close()
+		w.strangers.Add(1)
+		go w.serve(theirs, deaf.machine)
+		deaf.conn = mine
+		_ = deaf.say(wire.NodeMessage{Hello: &deaf.hello})
+		if _, err := mine.ReadMessage(wire.MaxServerMessage); err != nil {
+			t.Fatal(err) // the welcome
+		}
+		settle()
+		late := w.machine(key, "late")
+		late.connect()
+		settle()
+		if late.welcome == nil || late.has {
+			t.Errorf("welcome %v, map %v: want the former only", late.welcome, late.has)
+		}
+		for range 4 {
+			_ = late.say(wire.NodeMessage{Ping: &wire.Beat{}})
+			time.Sleep(20 * time.Second)
+		}
+		synctest.Wait()
+		if late.has {
+			if err := late.checkMap(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			t.Error("no map")
+		}
+	})
+}
+
 func TestAStoppingServerSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a := w.join(KeyRequest{}, "a")
@@ -485,14 +551,4 @@ func TestANodeAndARelayCannotShareAMachineKey(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestKeysOfLowOrderAreKnown(t *testing.T) {
-	w := newWorld(t)
-	defer w.stop()
-	one, _ := key.PublicFrom[key.Node]([]byte{0: 1, 31: 0})
-	err := w.do(context.Background(), func(t *tx) error { return t.checkNodeKey(one, key.MachinePublic{}) })
-	if weft.CodeOf(err) != weft.CodeBadRequest {
-		t.Errorf("error %v", err)
-	}
 }

@@ -131,9 +131,8 @@ func (l *lazyJSON) of(v func() any) []byte {
 	return l.text
 }
 
-func (e *entry) encoded() []byte   { return e.json.of(func() any { return e.node() }) }
-func (r relays) encoded() []byte   { return r.json.of(func() any { return r.list }) }
-func (s *snapshot) domain() string { return weft.Domain }
+func (e *entry) encoded() []byte { return e.json.of(func() any { return e.node() }) }
+func (r relays) encoded() []byte { return r.json.of(func() any { return r.list }) }
 
 // visible returns the node as others see it, if they do.
 func (s *snapshot) visible(id weft.NodeID) (*entry, bool) {
