@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -38,6 +39,8 @@ func TestMain(m *testing.M) {
 	}
 	os.Unsetenv(tokenEnv)
 	os.Unsetenv(proxyPasswordEnv)
+	flag.Parse()
+	flag.Set("test.parallel", "6") // they wait for one another's processes more than they work
 	os.Exit(m.Run())
 }
 
