@@ -134,7 +134,7 @@ func TestTwoSymmetricHomesStayRelayedAndAreTriedEverMoreRarely(t *testing.T) {
 		w := homes(t, seed, symmetric, symmetric)
 		w.bootBoth()
 		for _, h := range w.hosts {
-			h.talk(time.Second, 200, w.now.Add(6*time.Hour))
+			h.talk(4*time.Second, 200, w.now.Add(6*time.Hour))
 		}
 		// Each hour costs as much as the last half, and all of them less than some seconds of browsing.
 		for i, limit := range []int{700, 200, 120, 100, 80} {
@@ -158,11 +158,11 @@ func TestTwoSymmetricHomesStayRelayedAndAreTriedEverMoreRarely(t *testing.T) {
 }
 
 func TestAFirewallThatOpensLateIsNoticed(t *testing.T) {
-	forSeeds(t, 20, func(t *testing.T, seed uint64) {
+	forSeeds(t, 5, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.a.fault.direct = true
 		w.bootBoth()
-		w.talkBoth(time.Hour)
+		w.a.talk(200*time.Millisecond, 1200, w.now.Add(time.Hour))
 		shut := time.Duration(10+w.rng.IntN(600)) * time.Second
 		w.run(shut)
 		w.a.fault.direct = false
