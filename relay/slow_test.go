@@ -108,7 +108,7 @@ func TestAReaderThatComesBackGetsLittleThatIsStale(t *testing.T) {
 	const age, size = 100 * time.Millisecond, 1000
 	w := newRelay(t, func(c *Config) { c.Limits = Limits{QueueBytes: 16 << 20, QueueAge: age} }).serveHTTP()
 	sender, m := w.member(1).stream(), w.member(2)
-	hold, marked := make(chan struct{}), make(chan int, 1)
+	hold, marked := make(chan struct{}), make(chan int, 1000)
 	stale := 0
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -149,15 +149,20 @@ func TestAReaderThatComesBackGetsLittleThatIsStale(t *testing.T) {
 	eventually(t, "all is at the relay", func() bool { return sender.out.waitingBytes() == 0 })
 	<-time.After(2 * age)
 	close(hold)
-	sender.send(2, "the mark")
-	select {
-	case n := <-marked:
-		if n > 512<<10 {
-			t.Errorf("%d KiB of %d are stale", n>>10, count*size>>10)
+	tick := time.NewTicker(age / 2)
+	defer tick.Stop()
+	for n := -1; n < 0; {
+		sender.send(2, "the mark") // which may grow old too, on a busy machine
+		select {
+		case n = <-marked:
+			if n > 512<<10 {
+				t.Errorf("%d KiB of %d are stale", n>>10, count*size>>10)
+			}
+			t.Logf("%d KiB of %d are stale", n>>10, count*size>>10)
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("what is fresh does not come")
 		}
-		t.Logf("%d KiB of %d are stale", n>>10, count*size>>10)
-	case <-ctx.Done():
-		t.Fatal("what is fresh does not come")
 	}
 	if n := w.relay.Stats().Drops[DropAge]; n < count/2 {
 		t.Errorf("%d of %d were dropped for their age", n, count)

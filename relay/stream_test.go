@@ -59,10 +59,12 @@ func TestWhereOnlyWebSocketPassesTheRelayIsReached(t *testing.T) {
 	}
 	for i := range 200 {
 		a.send(2, fmt.Sprint(i), strings.Repeat("x", 50*i+1))
-	}
-	for i := range 200 {
-		b.want(1, fmt.Sprint(i))
-		b.want(1, strings.Repeat("x", 50*i+1))
+		if i%10 == 9 { // not so much at once that a slow machine lets it grow old
+			for j := i - 9; j <= i; j++ {
+				b.want(1, fmt.Sprint(j))
+				b.want(1, strings.Repeat("x", 50*j+1))
+			}
+		}
 	}
 }
 
