@@ -27,7 +27,7 @@ import (
 // patience bounds whatever a test waits for: far more than it should take on a machine that does other things.
 const patience = 60 * time.Second
 
-var binary = sync.OnceValues(func() (string, error) {
+var weftBinary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("WEFT_BINARY"); path != "" {
 		if _, err := os.Stat(path); err == nil {
 			return path, nil
@@ -47,7 +47,7 @@ var binary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := binary(); err == nil && strings.Contains(path, "weft-binary-") {
+	if path, err := weftBinary(); err == nil && strings.Contains(path, "weft-binary-") {
 		os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)
@@ -77,7 +77,7 @@ func newNet(t *testing.T) *world {
 	if err := netns.Available(); err != nil {
 		t.Skipf("network namespaces cannot be used here: %v", err)
 	}
-	path, err := binary()
+	path, err := weftBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
