@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,7 +115,6 @@ func BenchmarkWholeMap(b *testing.B) {
 // audience is the connected nodes of a server, who count what they hear.
 type audience struct {
 	s     *Server
-	mu    sync.Mutex
 	conns []net.Conn
 	heard atomic.Int64 // messages since the last reset
 	bytes atomic.Int64

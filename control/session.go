@@ -72,15 +72,16 @@ func (s *Server) serve(m conn, machine key.MachinePublic) {
 	if err == nil {
 		err = s.do(context.Background(), func(t *tx) error { return t.admit(c, hello) })
 	}
+	if err != nil {
+		c.log.Debug("machine is not let in", "remote", c.remote, "error", err)
+		c.end(reason(err)) // before anything is read again, whose end would be the reason
+	}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		c.read()
 	}()
-	if err != nil {
-		c.log.Debug("machine is not let in", "remote", c.remote, "error", err)
-		c.end(reason(err))
-	} else {
+	if err == nil {
 		stranger()
 		c.write(hello)
 		_ = s.do(context.Background(), func(t *tx) error { return t.disconnect(c) })
