@@ -57,9 +57,6 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	if _, ok := t.s.index.relays[c.machine]; ok {
 		return sentence(weft.CodeDenied, "this machine's key is a relay's: run node and relay with a state directory each")
 	}
-	if id, ok := t.s.index.keys[h.NodeKey]; ok && t.s.index.machines[c.machine] != id {
-		return sentence(weft.CodeDenied, "this node key is another machine's: if the state directory was copied from there, remove it here and join again")
-	}
 	id, known := t.s.index.machines[c.machine]
 	if !known {
 		return t.register(c, h)
@@ -71,6 +68,9 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	}
 	rotated := e.Key != h.NodeKey
 	if rotated {
+		if err := t.checkUnused(h.NodeKey); err != nil {
+			return err
+		}
 		t.after = append(t.after, func() { c.log.Info("node has a new key", "node", e.Name, "id", e.ID) })
 	}
 	e.Key = h.NodeKey
@@ -78,8 +78,16 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	return nil
 }
 
+// checkUnused refuses a node key that is a node's already, for a machine that is known or has the right to be.
+func (t *tx) checkUnused(k key.NodePublic) error {
+	if _, ok := t.s.index.keys[k]; ok {
+		return sentence(weft.CodeDenied, "this node key is another machine's: if the state directory was copied from there, remove it here and join again")
+	}
+	return nil
+}
+
 func expiredError(e *entry) *weft.Error {
-	return sentence(weft.CodeExpiredNode, "this machine's membership ended on %s: its administrator can prolong it (weft admin node expire %s)",
+	return sentence(weft.CodeExpiredNode, "this machine's membership ended on %s: its administrator can prolong it (weft admin node expire %s --in 2160h, or --never)",
 		e.Expires.Format(time.DateTime+" MST"), e.Name)
 }
 
@@ -115,6 +123,9 @@ func (t *tx) redeem(secret []byte, relay bool) (store.JoinKey, error) {
 func (t *tx) register(c *session, h *wire.Hello) error {
 	k, err := t.redeem(h.Secret, false)
 	if err != nil {
+		return err
+	}
+	if err := t.checkUnused(h.NodeKey); err != nil {
 		return err
 	}
 	n := t.net
