@@ -143,6 +143,9 @@ func TestNetcheckTellsWhatTheNATDoes(t *testing.T) {
 	if !n.UDP || !n.IPv4.Works || n.IPv4.Mapped.Addr() != gw.Addr() || len(n.Relays) != 1 || n.Relays[0].UDPms <= 0 || n.Relays[0].Stream != "upgrade" {
 		t.Errorf("behind a NAT: %+v", n)
 	}
+	if s, err := a.Status(w.ctx); err != nil || !s.Self.Relays[0].Stream || s.Self.Relays[0].Error != "" {
+		t.Errorf("the check took the node's own stream away: %+v (%v)", s.Self.Relays, err)
+	}
 	if err := gw.BlockUDP(); err != nil {
 		t.Fatal(err)
 	}

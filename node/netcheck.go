@@ -54,7 +54,7 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 				line.UDPms = ms(rtt)
 			}
 		}
-		line.StreamMS, line.Stream, err = streamCheck(ctx, relay.StreamConfig{
+		line.StreamMS, line.Stream, err = streamCheck(ctx, d.liveStream(ctx, r.ID), relay.StreamConfig{
 			Relay: r, NodeKey: identity.Node, Logger: d.log, Ticket: func() []byte { return m.Ticket },
 		})
 		if err != nil {
@@ -85,13 +85,31 @@ func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr) w
 	return f
 }
 
-// streamCheck reaches a relay's stream, and says in milliseconds how far it is and how it was reached.
-func streamCheck(ctx context.Context, cfg relay.StreamConfig) (float64, string, error) {
-	s, err := relay.DialStream(ctx, cfg)
-	if err != nil {
-		return 0, "", err
+// liveStream is the stream to a relay that is in use, or nil.
+func (d *Daemon) liveStream(ctx context.Context, id weft.RelayID) (live *relay.Stream) {
+	var me *mesh
+	if d.do(ctx, func() error { me = d.mesh; return nil }) != nil || me == nil {
+		return nil
 	}
-	defer s.Close()
+	me.ask(ctx, func(time.Time) {
+		if r := me.relays[id]; r != nil {
+			live = r.stream
+		}
+	})
+	return live
+}
+
+// streamCheck says in milliseconds how far a relay's stream is and how it was reached. A live stream is asked: the
+// relay keeps one of a node, and another would take its place.
+func streamCheck(ctx context.Context, live *relay.Stream, cfg relay.StreamConfig) (float64, string, error) {
+	s := live
+	if s == nil {
+		var err error
+		if s, err = relay.DialStream(ctx, cfg); err != nil {
+			return 0, "", err
+		}
+		defer s.Close()
+	}
 	rtt, err := s.Ping(ctx)
 	if err != nil {
 		return 0, "", err
