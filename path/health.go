@@ -301,7 +301,7 @@ func (a *Agent) ackTimeout(now time.Time, p *pair) time.Duration {
 	if p.via.Method == weft.RelayStream {
 		t += ackStream
 	}
-	if !a.reports.brisk(now) {
+	if !a.reports.brisk(p.ledger.since()) {
 		t += ackRested
 	}
 	return t

@@ -137,6 +137,7 @@ func TestTheMoreIsLostTheLongerDataMayGoWithoutAReport(t *testing.T) {
 	r, by, _ := onDirectPath(t)
 	p := r.find(by)
 	p.ledger = &ledger{}
+	p.ledger.add(r.now, 5, 500)
 	p.rtt = rtt{smoothed: 20 * time.Millisecond, samples: 1}
 	r.reports = pace{r.now.Add(-150 * time.Millisecond), r.now.Add(-50 * time.Millisecond)}
 	for _, c := range []struct {

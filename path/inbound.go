@@ -240,7 +240,7 @@ func (a *Agent) reported(now time.Time, m wire.Report) {
 // pace is when the peer's last two reports came that told of more data.
 type pace struct{ before, last time.Time }
 
-// brisk reports whether reports have been coming in quick succession until just now.
-func (r pace) brisk(now time.Time) bool {
-	return now.Sub(r.last) < time.Second && r.last.Sub(r.before) <= 3*ReportInterval
+// brisk reports whether reports were coming in quick succession until shortly before a time.
+func (r pace) brisk(at time.Time) bool {
+	return at.Sub(r.last) < time.Second && r.last.Sub(r.before) <= 3*ReportInterval
 }
