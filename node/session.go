@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -18,8 +16,6 @@ import (
 
 // Intervals of the session.
 const (
-	// dialTimeout bounds reaching the server, TLS and handshake together; with WebSocket as the second try.
-	dialTimeout = 20 * time.Second
 	// retryFirst and retryLast bound the wait between tries; it doubles, and half of it is random, so that a
 	// restarted server is not met by everybody at once.
 	retryFirst = 250 * time.Millisecond
@@ -48,7 +44,7 @@ type session struct {
 	mu     sync.Mutex
 	status weft.ServerStatus
 	heard  time.Time
-	conn   *stream.Messages
+	conn   *stream.Control
 	epoch  string
 }
 
@@ -94,18 +90,6 @@ func (s *session) run(ctx context.Context) {
 // once is one connection, from dialling to its end.
 func (s *session) once(ctx context.Context) error {
 	id := s.state.Identity()
-	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
-	conn, err := stream.DialNoise(dialCtx, stream.Options{
-		URL: id.URL, Path: wire.ControlPath, Proto: wire.ControlProto, Fingerprint: id.Fingerprint,
-	}, id.Machine, id.Server)
-	cancel()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-
 	hello := wire.Hello{
 		Version: weft.Version, OS: runtime.GOOS, Secret: id.Secret, NodeKey: id.Node.Public(), Name: id.Name,
 	}
@@ -114,20 +98,18 @@ func (s *session) once(ctx context.Context) error {
 		hello.Epoch, hello.MapVersion = s.epoch, m.Version
 		s.mu.Unlock()
 	}
-	if err := send(conn, wire.NodeMessage{Hello: &hello}); err != nil {
+	conn, err := stream.DialControl(ctx, id.URL, id.Fingerprint, id.Machine, id.Server, hello)
+	if err != nil {
 		return err
 	}
+	defer conn.Close()
 
 	ended := make(chan struct{})
 	defer close(ended)
 	for {
-		b, err := conn.ReadMessage(wire.MaxServerMessage)
+		m, err := conn.Hear()
 		if err != nil {
-			return fmt.Errorf("the connection to %s ended: %w", id.URL, err)
-		}
-		m, err := wire.ParseServerMessage(b)
-		if err != nil {
-			return fmt.Errorf("%s said something that is no answer: %w", id.URL, err)
+			return err
 		}
 		s.mu.Lock()
 		s.heard = time.Now()
@@ -157,7 +139,7 @@ func (s *session) once(ctx context.Context) error {
 
 // talk says what there is to say once the server has welcomed the node, asks for signs of life, and ends a
 // connection that gives none.
-func (s *session) talk(conn *stream.Messages, ended <-chan struct{}) {
+func (s *session) talk(conn *stream.Control, ended <-chan struct{}) {
 	defer conn.Close()
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
@@ -185,7 +167,7 @@ func (s *session) talk(conn *stream.Messages, ended <-chan struct{}) {
 			m.Ping, asked, due = &wire.Beat{N: n}, time.Now(), time.After(beatPatience)
 			n++
 		}
-		if err := send(conn, m); err != nil {
+		if err := conn.Say(m); err != nil {
 			return
 		}
 	}
@@ -243,10 +225,10 @@ func (s *session) logout() bool {
 	s.mu.Lock()
 	conn := s.conn
 	s.mu.Unlock()
-	return conn != nil && send(conn, wire.NodeMessage{Logout: &wire.Logout{}}) == nil
+	return conn != nil && conn.Say(wire.NodeMessage{Logout: &wire.Logout{}}) == nil
 }
 
-func (s *session) connected(conn *stream.Messages, w wire.Welcome) {
+func (s *session) connected(conn *stream.Control, w wire.Welcome) {
 	s.mu.Lock()
 	s.conn, s.epoch = conn, w.Epoch
 	s.status = weft.ServerStatus{Connected: true, Since: time.Now(), Transport: string(conn.Info().Transport)}
@@ -284,12 +266,4 @@ func (s *session) serverStatus() weft.ServerStatus {
 		st.MapAge = time.Since(s.heard).Seconds()
 	}
 	return st
-}
-
-func send(conn *stream.Messages, m wire.NodeMessage) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return conn.WriteMessage(b)
 }

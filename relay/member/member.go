@@ -27,10 +27,9 @@ const (
 	stateFile = "relay.json"
 	lockFile  = "lock"
 
-	// dialTimeout bounds reaching the server; retryFirst and retryLast the wait between tries, which doubles.
-	dialTimeout = 20 * time.Second
-	retryFirst  = 500 * time.Millisecond
-	retryLast   = 30 * time.Second
+	// retryFirst and retryLast bound the wait between tries, which doubles.
+	retryFirst = 500 * time.Millisecond
+	retryLast  = 30 * time.Second
 	// beat is how often the connection is used at least, below the 60 s of common proxies; two beats without
 	// any answer end it.
 	beat = 20 * time.Second
@@ -172,22 +171,13 @@ func (s *State) Run(ctx context.Context, cfg Config) error {
 }
 
 func (s *State) once(ctx context.Context, cfg Config) error {
-	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
-	conn, err := stream.DialNoise(dialCtx, stream.Options{
-		URL: s.URL, Path: wire.ControlPath, Proto: wire.ControlProto, Fingerprint: s.Fingerprint,
-	}, s.Machine, s.Server)
-	cancel()
+	conn, err := stream.DialControl(ctx, s.URL, s.Fingerprint, s.Machine, s.Server, wire.Hello{
+		Version: weft.Version, OS: runtime.GOOS, Secret: s.Secret, Relay: &cfg.Hello,
+	})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	if err := send(conn, wire.NodeMessage{Hello: &wire.Hello{
-		Version: weft.Version, OS: runtime.GOOS, Secret: s.Secret, Relay: &cfg.Hello,
-	}}); err != nil {
-		return err
-	}
 	ended := make(chan struct{})
 	defer close(ended)
 	go keepUp(conn, ended)
@@ -195,13 +185,9 @@ func (s *State) once(ctx context.Context, cfg Config) error {
 		if err := conn.SetReadDeadline(time.Now().Add(2 * beat)); err != nil {
 			return err
 		}
-		b, err := conn.ReadMessage(wire.MaxServerMessage)
+		m, err := conn.Hear()
 		if err != nil {
-			return fmt.Errorf("the connection to %s ended: %w", s.URL, err)
-		}
-		m, err := wire.ParseServerMessage(b)
-		if err != nil {
-			return fmt.Errorf("%s said something that is no answer: %w", s.URL, err)
+			return err
 		}
 		switch {
 		case m.Welcome != nil:
@@ -224,7 +210,7 @@ func (s *State) once(ctx context.Context, cfg Config) error {
 }
 
 // keepUp asks for a sign of life every beat, until the connection ends.
-func keepUp(conn *stream.Messages, ended <-chan struct{}) {
+func keepUp(conn *stream.Control, ended <-chan struct{}) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for n := uint64(1); ; n++ {
@@ -232,18 +218,10 @@ func keepUp(conn *stream.Messages, ended <-chan struct{}) {
 		case <-ended:
 			return
 		case <-tick.C:
-			if send(conn, wire.NodeMessage{Ping: &wire.Beat{N: n}}) != nil {
+			if conn.Say(wire.NodeMessage{Ping: &wire.Beat{N: n}}) != nil {
 				conn.Close()
 				return
 			}
 		}
 	}
-}
-
-func send(conn *stream.Messages, m wire.NodeMessage) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return conn.WriteMessage(b)
 }
