@@ -58,7 +58,7 @@ func TestLossDelaysButDoesNotPreventADirectPath(t *testing.T) {
 }
 
 func TestItDoesNotMatterWhoStartsOrWhen(t *testing.T) {
-	forSeeds(t, 60, func(t *testing.T, seed uint64) {
+	forSeeds(t, 40, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.a.eager, w.b.eager = true, true
 		w.a.boot()
@@ -69,7 +69,7 @@ func TestItDoesNotMatterWhoStartsOrWhen(t *testing.T) {
 }
 
 func TestTrafficAloneFindsADirectPathAndLosesNothing(t *testing.T) {
-	forSeeds(t, 100, func(t *testing.T, seed uint64) {
+	forSeeds(t, 50, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.bootBoth()
 		begin := w.now
@@ -158,7 +158,7 @@ func TestTwoSymmetricHomesStayRelayedAndAreTriedEverMoreRarely(t *testing.T) {
 }
 
 func TestAFirewallThatOpensLateIsNoticed(t *testing.T) {
-	forSeeds(t, 5, func(t *testing.T, seed uint64) {
+	forSeeds(t, 4, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, portRestricted, portRestricted)
 		w.a.fault.direct = true
 		w.bootBoth()

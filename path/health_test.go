@@ -282,3 +282,22 @@ func TestWithoutARelayADeadDirectPathIsKeptAndReturns(t *testing.T) {
 		t.Errorf("selected %v, %+v", s.Selected, s.Pairs[0])
 	}
 }
+
+func TestAStandbyThatMissedACheckReturnsWithOneAnswer(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	rtt := rtts[relayUDP]
+	delete(rtts, relayUDP)
+	r.NetworkChanged(r.now) // which asks everything
+	r.play(time.Second, rtts)
+	if s := r.find(relayUDP).health.state; s != Failed || r.Selected() != by {
+		t.Fatalf("the relay is %v, selected %v", s, r.Selected())
+	}
+	rtts[relayUDP] = rtt
+	samples := r.find(relayUDP).rtt.samples
+	for r.find(relayUDP).rtt.samples == samples {
+		r.play(10*time.Millisecond, rtts)
+	}
+	if s := r.find(relayUDP).health.state; s != Valid {
+		t.Errorf("after an answer the relay is %v", s)
+	}
+}

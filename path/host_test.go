@@ -1,0 +1,243 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// boot starts a host's agent: links, relay, STUN.
+func (h *host) boot() {
+	w := h.w
+	h.up, h.session = true, w.rng.Uint32()
+	h.counters, h.learned, h.wakeAt = nil, map[netip.AddrPort]bool{}, time.Time{}
+	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Rand: func(b []byte) {
+		for i := range b {
+			b[i] = byte(w.rng.Uint32())
+		}
+	}})
+	h.agent.SetLocal(w.now, h.candidates())
+	h.agent.SetRelays(w.now, h.vias())
+	h.agent.SetOnline(w.now, w.other(h).up)
+	if o := w.other(h); o.up {
+		o.agent.SetOnline(w.now, true)
+		o.poll()
+	}
+	h.bind(h.session)
+	h.observe()
+}
+
+// halt stops a host without a word.
+func (h *host) halt() { h.up = false }
+
+func (w *world) other(h *host) *host {
+	if h == w.a {
+		return w.b
+	}
+	return w.a
+}
+
+func (h *host) candidates() []weft.Candidate {
+	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host}}
+	if h.nat != nil && !h.fault.udp {
+		list = append(list, weft.Candidate{Addr: h.nat.out(h.w.now, h.inside, relayAddr), Kind: weft.ServerReflexive})
+	}
+	return list
+}
+
+func (h *host) vias() (vias []weft.Via) {
+	if !h.noUDP {
+		vias = append(vias, relayUDP)
+	}
+	if !h.noStream {
+		vias = append(vias, relayTCP)
+	}
+	return vias
+}
+
+// bind keeps the relay's binding, and tells the agent when it shows another address of ours.
+func (h *host) bind(session uint32) {
+	if !h.up || h.session != session {
+		return
+	}
+	if !h.noUDP && !h.fault.udp && !h.fault.relayUDP {
+		h.bound = h.inside
+		if h.nat != nil {
+			h.bound = h.nat.out(h.w.now, h.inside, relayAddr)
+		}
+		h.agent.SetLocal(h.w.now, h.candidates())
+		h.poll()
+	}
+	h.w.after(10*time.Second, func() { h.bind(session) })
+}
+
+// tick observes traffic as a node does: often while there is any.
+func (h *host) tick(session uint32, serial int) {
+	if !h.up || h.session != session || h.ticks != serial {
+		return
+	}
+	h.observe()
+}
+
+func (h *host) observe() {
+	every := time.Second
+	if h.w.now.Sub(h.active) < 2*time.Second {
+		every = 100 * time.Millisecond
+	}
+	h.ticks++
+	session, serial := h.session, h.ticks
+	h.w.after(every, func() { h.tick(session, serial) })
+	h.agent.Observe(h.w.now, h.counters)
+	h.poll()
+}
+
+// count enters a packet of data.
+func (h *host) count(via weft.Via, size int, tx bool) {
+	i := slices.IndexFunc(h.counters, func(t Traffic) bool { return t.Via == via })
+	if i < 0 {
+		i = len(h.counters)
+		h.counters = append(h.counters, Traffic{Via: via})
+	}
+	if c := &h.counters[i]; tx {
+		c.TxPackets++
+		c.TxBytes += uint64(size)
+	} else {
+		c.RxPackets++
+		c.RxBytes += uint64(size)
+	}
+	idle := h.w.now.Sub(h.active) > time.Second
+	h.active = h.w.now
+	if idle && h.w.prompt {
+		h.observe()
+	}
+}
+
+// poll lets the agent act, and checks what it says.
+func (h *host) poll() {
+	w := h.w
+	h.polls++
+	h.agent.Poll(w.now, &h.actions)
+	out := &h.actions
+	for _, a := range out.Learn {
+		if h.learned[a] {
+			w.t.Fatalf("%s learned %v twice", h.name, a)
+		}
+		h.learned[a] = true
+	}
+	for _, a := range out.Forget {
+		if !h.learned[a] {
+			w.t.Fatalf("%s forgets %v, which it did not learn", h.name, a)
+		}
+		delete(h.learned, a)
+	}
+	for _, s := range out.Switches {
+		if s.Reason == "" || s.From == s.To || s.At != w.now {
+			w.t.Fatalf("%s: a switch without sense: %+v", h.name, s)
+		}
+		h.switches = append(h.switches, s)
+		w.note("%s: %v -> %v: %s", h.name, s.From, s.To, s.Reason)
+	}
+	if !out.Next.IsZero() && !out.Next.After(w.now) {
+		w.t.Fatalf("%s wants to be called at %v, and it is %v", h.name, out.Next.Sub(w.start), w.now.Sub(w.start))
+	}
+	if n := len(h.agent.pairs); n > MaxDirect+MaxReflexive+MaxRelayed {
+		w.t.Fatalf("%s keeps %d pairs", h.name, n)
+	}
+	for _, t := range out.Send {
+		h.sent++
+		if _, ok := t.Message.(wire.Ping); ok {
+			h.pings++
+		}
+		w.transmit(h, t.Via, payload{m: clone(t.Message), size: 90 + padding(t.Message)})
+	}
+	if !out.Next.IsZero() && (h.wakeAt.IsZero() || out.Next.Before(h.wakeAt) || !h.wakeAt.After(w.now)) {
+		h.wakeAt = out.Next
+		at, session := out.Next, h.session
+		w.at(at, func() {
+			if h.up && h.session == session && h.wakeAt.Equal(at) {
+				h.wakeAt = time.Time{}
+				h.poll()
+			}
+		})
+	}
+}
+
+func padding(m wire.PeerMessage) int {
+	if p, ok := m.(wire.Ping); ok {
+		return p.Padding
+	}
+	return 0
+}
+
+// clone copies what the agent will use again.
+func clone(m wire.PeerMessage) wire.PeerMessage {
+	switch m := m.(type) {
+	case wire.Report:
+		return wire.Report{Paths: slices.Clone(m.Paths)}
+	case wire.Candidates:
+		m.List = slices.Clone(m.List)
+		return m
+	}
+	return m
+}
+
+// talk makes a host send data at a rate until a time.
+func (h *host) talk(every time.Duration, size int, until time.Time) {
+	idle := !h.flow.until.After(h.w.now)
+	h.flow.every, h.flow.size, h.flow.until = every, size, until
+	if idle {
+		h.say()
+	}
+}
+
+func (h *host) say() {
+	w, f := h.w, &h.flow
+	if !w.now.Before(f.until) {
+		return
+	}
+	if h.up {
+		via := h.agent.Selected()
+		f.received, f.sentAt = append(f.received, time.Time{}), append(f.sentAt, w.now)
+		if via == (weft.Via{}) {
+			f.noWay++
+			h.agent.Want(w.now)
+			h.poll()
+		} else {
+			w.transmit(h, via, payload{seq: f.sent, size: f.size})
+			h.count(via, f.size, true)
+		}
+		f.sent++
+	}
+	w.after(f.every, h.say)
+}
+
+// outage is the longest time between two packets that arrive, of those sent in a span of time.
+func (f *flowStats) outage(from, to time.Time) (longest time.Duration) {
+	last := time.Time{}
+	for i, at := range f.sentAt {
+		if at.Before(from) || !at.Before(to) {
+			continue
+		}
+		if last.IsZero() {
+			last = at
+		}
+		if !f.received[i].IsZero() {
+			longest = max(longest, at.Sub(last))
+			last = at
+		}
+	}
+	return max(longest, to.Sub(last)-f.every)
+}
+
+// lostSince counts the packets sent in a span of time that did not arrive.
+func (f *flowStats) lostBetween(from, to time.Time) (n int) {
+	for i, at := range f.sentAt {
+		if !at.Before(from) && at.Before(to) && f.received[i].IsZero() {
+			n++
+		}
+	}
+	return n
+}
