@@ -8,8 +8,8 @@ import (
 
 // Greet begins a handshake with a peer, unless one was begun within WireGuard's REKEY_TIMEOUT of 5 s. It is for
 // the moment when the peer is first known to receive: an initiation that data caused before that was lost, the
-// next would come 5 s later, and until then the data waits. Both ends greet, so whichever of them lost one, the
-// other's gets through.
+// next would come 5 s later, and until then the data waits. One of the two ends has to do it, and one only: of
+// initiations that cross, neither is answered by who made the other.
 func (e *Engine) Greet(id weft.NodeID) {
 	p := e.peer(id)
 	if p == nil {

@@ -159,7 +159,11 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 	if _, answered := m.(wire.Pong); answered && !p.greeted {
 		p.greeted = true
 		me.poll(now, p) // the answer may be the first way there is
-		me.engine.Greet(id)
+		// One of the two, or their initiations cross: each then answers as the responder, takes no answer as the
+		// initiator, and data waits out the 5 s all the same.
+		if me.netmap.Self.ID < id {
+			me.engine.Greet(id)
+		}
 	}
 }
 
