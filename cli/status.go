@@ -88,7 +88,11 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 		}
 		fmt.Fprintf(w, "server %s  %s\n", s.Server.URL, serverState(s.Server, now))
 		for _, r := range s.Self.Relays {
-			fmt.Fprintf(w, "relay  %s  udp %s, stream %s\n", r.Name, rttOr(r.UDP, r.RTTms), yesNo(r.Stream))
+			fmt.Fprintf(w, "relay  %s  udp %s, stream %s", r.Name, rttOr(r.UDP, r.RTTms), yesNo(r.Stream))
+			if r.Error != "" {
+				fmt.Fprintf(w, ": %s", r.Error)
+			}
+			fmt.Fprintln(w)
 		}
 	}
 	if len(s.Peers) > 0 {

@@ -88,7 +88,7 @@ func (r Refusal) String() string {
 	case RefusedForged:
 		return "ticket is not of this relay's server"
 	case RefusedExpired:
-		return "ticket has expired by the relay's clock"
+		return "ticket has expired by the relay's clock: set that clock right, or the server's"
 	case RefusedFull:
 		return "relay is full"
 	case RefusedRevoked:
