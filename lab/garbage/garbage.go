@@ -33,8 +33,12 @@ const maxDatagram = 65507
 // atOnce is how many strangers talk to a port at the same time.
 const atOnce = 8
 
-// listen is how long a stranger waits for an answer after what was said. It bounds the length of a shower.
-const listen = 20 * time.Millisecond
+// listen is how long a stranger waits for an answer after what was said, and patience for anything, as that TLS
+// begins. They bound the length of a shower.
+const (
+	listen   = 20 * time.Millisecond
+	patience = 500 * time.Millisecond
+)
 
 // Dial connects to an address, as net.Dialer's DialContext does.
 type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -225,7 +229,7 @@ func TCP(ctx context.Context, dial Dial, addr string, seed uint64, n int) error 
 		hold := s.IntN(8) == 0
 		talk := func() {
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(5 * time.Second))
+			c.SetDeadline(time.Now().Add(patience))
 			var to io.ReadWriter = c
 			if inTLS {
 				t := tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // strangers take any
