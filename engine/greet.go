@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"golang.zx2c4.com/wireguard/device"
 
 	"weft"
@@ -8,13 +10,14 @@ import (
 
 // Greet begins a handshake with a peer, unless one was begun within WireGuard's REKEY_TIMEOUT of 5 s. It is for
 // the moment when the peer is first known to receive: an initiation that data caused before that was lost, the
-// next would come 5 s later, and until then the data waits. One of the two ends has to do it, and one only: of
-// initiations that cross, neither is answered by who made the other.
+// next would come 5 s later, and until then the data waits. Not both ends should do it at once: of initiations that
+// cross, neither is answered by who made the other.
 func (e *Engine) Greet(id weft.NodeID) {
 	p := e.peer(id)
 	if p == nil {
 		return
 	}
+	p.greeted.Store(int64(time.Since(e.began)))
 	if d := e.dev.LookupPeer(device.NoisePublicKey(p.key.Bytes())); d != nil {
 		if err := d.SendHandshakeInitiation(false); err != nil {
 			e.log.Debug("no greeting", "peer", id, "error", err) // data will begin another

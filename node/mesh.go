@@ -31,6 +31,13 @@ const (
 	watchSlow = time.Second
 	// watchLinger is how long the fast ticks go on after the last traffic.
 	watchLinger = 2 * time.Second
+	// greetPatience is how long one end of a new pair leaves the handshake to the other: a round trip, and not long
+	// for who waits for a page.
+	greetPatience = 500 * time.Millisecond
+	// greetAgain is how soon it looks again: before WireGuard's REKEY_TIMEOUT (5 s, section 6.1 of its paper) has
+	// passed since the last handshake message, it sends none. greetFor is when it leaves it to data.
+	greetAgain = 5 * time.Second
+	greetFor   = 30 * time.Second
 	// eagerPeers is the largest network whose peers all keep a path warm without traffic between them: 64
 	// peers at a heartbeat in 15 s are four small packets a second. Larger ones find a path when they talk.
 	eagerPeers = 64
@@ -197,6 +204,10 @@ func (me *mesh) work(now time.Time) time.Time {
 			me.poll(now, p)
 		}
 		sooner(p.next)
+		if !p.greet.IsZero() && !now.Before(p.greet) {
+			me.greet(now, p)
+		}
+		sooner(p.greet)
 	}
 	if next.Before(now) {
 		return now

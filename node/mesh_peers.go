@@ -21,7 +21,9 @@ var frameBuffers = sync.Pool{New: func() any { return new([maxFrame]byte) }}
 type peer struct {
 	node     weft.Node
 	box      key.Box
-	greeted  bool // it is known to receive, and a handshake was begun
+	session  uint32    // of its daemon, by its candidates; another one is a restart
+	answered time.Time // when its session was first known to receive; a handshake was begun then
+	greet    time.Time // when to begin one at this end, too, if there was none
 	agent    *path.Agent
 	due      bool      // the agent was told something and wants to be polled
 	next     time.Time // or then
@@ -156,14 +158,37 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 	}
 	p.agent.Handle(now, via, m)
 	p.due = true
-	if _, answered := m.(wire.Pong); answered && !p.greeted {
-		p.greeted = true
+	switch m := m.(type) {
+	case wire.Candidates:
+		if m.Session != p.session {
+			p.session, p.answered = m.Session, time.Time{}
+		}
+	case wire.Pong:
+		if !p.answered.IsZero() {
+			return
+		}
+		p.answered = now
 		me.poll(now, p) // the answer may be the first way there is
-		// One of the two, or their initiations cross: each then answers as the responder, takes no answer as the
-		// initiator, and data waits out the 5 s all the same.
+		// One of the two begins, or their initiations cross: each then answers as the responder, takes no answer
+		// as the initiator, and data waits out the 5 s all the same.
 		if me.netmap.Self.ID < id {
 			me.engine.Greet(id)
+		} else {
+			p.greet = now.Add(greetPatience)
 		}
+	}
+}
+
+// greet begins a handshake with a peer that should have begun one: what it sent was lost, or its clock has gone
+// back and its initiations, which carry the time, are taken for old ones.
+func (me *mesh) greet(now time.Time, p *peer) {
+	p.greet = time.Time{}
+	if !me.engine.Handshake(p.node.ID).Before(p.answered) {
+		return
+	}
+	me.engine.Greet(p.node.ID)
+	if now.Sub(p.answered) < greetFor {
+		p.greet = now.Add(greetAgain)
 	}
 }
 
