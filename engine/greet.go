@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"time"
-
 	"golang.zx2c4.com/wireguard/device"
 
 	"weft"
@@ -17,7 +15,6 @@ func (e *Engine) Greet(id weft.NodeID) {
 	if p == nil {
 		return
 	}
-	p.greeted.Store(int64(time.Since(e.began)))
 	if d := e.dev.LookupPeer(device.NoisePublicKey(p.key.Bytes())); d != nil {
 		if err := d.SendHandshakeInitiation(false); err != nil {
 			e.log.Debug("no greeting", "peer", id, "error", err) // data will begin another
