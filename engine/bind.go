@@ -226,6 +226,7 @@ func (b *bind) sendPeer(p *peer, bufs [][]byte) {
 		}
 	case first[0] == device.MessageInitiationType:
 		b.e.touch(p)
+		p.initiated.Store(int64(time.Since(b.e.began)))
 	case first[0] == device.MessageResponseType && len(first) == device.MessageResponseSize:
 		c, ok := b.e.callers.take(binary.LittleEndian.Uint32(first[8:]))
 		if ok && c.addr.IsValid() {

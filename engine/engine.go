@@ -249,10 +249,11 @@ type Drops struct {
 	NotRelay   uint64 `json:"not_relay"`   // data frames from an address that is no relay's
 	NoPeer     uint64 `json:"no_peer"`     // relayed from a node that is not known
 	StreamFull uint64 `json:"stream_full"` // came by stream faster than they were opened
+	Crossed    uint64 `json:"crossed"`     // handshake initiations that gave way to ours
 }
 
 type drops struct {
-	noRoute, sendErrors, strange, notRelay, noPeer, streamFull atomic.Uint64
+	noRoute, sendErrors, strange, notRelay, noPeer, streamFull, crossed atomic.Uint64
 }
 
 // Drops returns the counts.
@@ -264,6 +265,7 @@ func (e *Engine) Drops() Drops {
 		NotRelay:   e.drops.notRelay.Load(),
 		NoPeer:     e.drops.noPeer.Load(),
 		StreamFull: e.drops.streamFull.Load(),
+		Crossed:    e.drops.crossed.Load(),
 	}
 }
 

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"golang.zx2c4.com/wireguard/device"
 
 	"weft"
@@ -14,6 +16,11 @@ func (e *Engine) Greet(id weft.NodeID) {
 	p := e.peer(id)
 	if p == nil {
 		return
+	}
+	now := int64(time.Since(e.began))
+	p.greeted.Store(now)
+	if last := p.initiated.Load(); last == 0 || now-last >= int64(device.RekeyTimeout) {
+		p.initiated.Store(now) // now, for one that comes while ours is being made has crossed it, too
 	}
 	if d := e.dev.LookupPeer(device.NoisePublicKey(p.key.Bytes())); d != nil {
 		if err := d.SendHandshakeInitiation(false); err != nil {

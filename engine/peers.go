@@ -29,6 +29,9 @@ type peer struct {
 	held     atomic.Pointer[held] // the handshake message that waits for a route
 	lastData atomic.Int64         // nanoseconds after Engine.began
 
+	greeted   atomic.Int64 // likewise: when it was last known to receive; 0: never
+	initiated atomic.Int64 // likewise: when a handshake initiation last went to it; 0: never
+
 	ways    []*way         // guarded by Engine.mu; in the order of their appearance
 	allowed []netip.Prefix // guarded by Engine.setting; sorted
 }
@@ -231,10 +234,24 @@ type caller struct {
 	way   *way           // else the way by which it called
 }
 
-// called notes the packet if it is a handshake initiation.
-func (e *Engine) called(packet []byte, from netip.AddrPort, src source) {
+// crossing is how long after our own initiation one from the same peer may have crossed it: a round trip, on all
+// but the longest ways.
+const crossing = 300 * time.Millisecond
+
+// called notes the packet if it is a handshake initiation. It reports false for one that crossed ours and has to
+// give way: each end would answer the other's, and neither could use the answer to its own, until WireGuard tries
+// again after 5 s. So the end with the lower number goes on with its own, if that went to a peer who was known to
+// receive, and the other end answers it.
+func (e *Engine) called(packet []byte, from netip.AddrPort, src source) bool {
 	if packet[0] != device.MessageInitiationType || len(packet) != device.MessageInitiationSize {
-		return
+		return true
+	}
+	if p := src.peer; p != nil && e.self < p.id {
+		own, greeted := p.initiated.Load(), p.greeted.Load()
+		if greeted != 0 && own >= greeted && int64(time.Since(e.began))-own < int64(crossing) {
+			e.drops.crossed.Add(1)
+			return false
+		}
 	}
 	c := caller{index: binary.LittleEndian.Uint32(packet[4:]), at: time.Now(), way: src.way}
 	if src.peer == nil {
@@ -244,6 +261,7 @@ func (e *Engine) called(packet []byte, from netip.AddrPort, src source) {
 	defer e.callers.mu.Unlock()
 	e.callers.ring[e.callers.next] = c
 	e.callers.next = (e.callers.next + 1) % len(e.callers.ring)
+	return true
 }
 
 // take returns the caller of an index, once.

@@ -60,11 +60,13 @@ func (b *bind) sieve(bufs [][]byte, sizes []int, eps []conn.Endpoint) {
 				r.flush(b.e)
 				r = run{from: ep.AddrPort, source: b.e.source(ep.AddrPort)}
 			}
+			if !b.e.called(packet, ep.AddrPort, r.source) {
+				break
+			}
 			if r.peer != nil {
 				eps[i] = r.peer
 				r.add(packet)
 			}
-			b.e.called(packet, ep.AddrPort, r.source)
 			continue
 		case wire.ClassSTUN:
 			b.e.handler.HandleDatagram(0, unmap(ep.AddrPort), wire.ClassSTUN, packet)
@@ -81,10 +83,12 @@ func (b *bind) sieve(bufs [][]byte, sizes []int, eps []conn.Endpoint) {
 						r.flush(b.e)
 						r = run{source: src}
 					}
+					if !b.e.called(payload, netip.AddrPort{}, src) {
+						break
+					}
 					sizes[i] = copy(buf, payload)
 					eps[i] = src.peer
 					r.add(buf[:sizes[i]])
-					b.e.called(buf[:sizes[i]], netip.AddrPort{}, src)
 					continue
 				}
 			}

@@ -157,8 +157,7 @@ func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]b
 			e.drops.strange.Add(1)
 			continue
 		}
-		e.called(d, netip.AddrPort{}, from)
-		if e.bind.post(from, d) {
+		if e.called(d, netip.AddrPort{}, from) && e.bind.post(from, d) {
 			r.add(d)
 		}
 	}
