@@ -65,10 +65,14 @@ func newTicket(network [8]byte, signing key.SigningPrivate, e *entry, now time.T
 	if !e.Expires.IsZero() && e.Expires.Before(end) {
 		end = e.Expires
 	} else {
-		renew = now.Add(TicketLifetime / 2)
+		renew = now.Round(0).Add(TicketLifetime / 2) // by the wall clock, as relays judge it
 	}
 	return wire.SignTicket(nil, wire.Ticket{Node: e.ID, Network: network, Key: e.Key, NotAfter: end}, signing), renew
 }
+
+// clockCheck is how often it is looked whether the server's clock was put right by so much that tickets have ended
+// before their time: relays go by the time of day, and drop streams within 15 s, bindings within 60 s.
+const clockCheck = 10 * time.Second
 
 // forever is a wait that somebody else ends.
 const forever = 24 * time.Hour
@@ -115,7 +119,7 @@ func (m *membership) news(snap *snapshot, now time.Time) (time.Duration, bool, e
 	if m.renew.IsZero() {
 		return forever, true, nil
 	}
-	return m.renew.Sub(now), true, nil
+	return min(m.renew.Sub(now), clockCheck), true, nil
 }
 
 // send brings the node up to a snapshot, by a change if that is known, else by the whole map.
