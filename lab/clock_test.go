@@ -369,3 +369,38 @@ func TestClocksThatAreOffByAYearKeepNobodyOut(t *testing.T) {
 		})
 	}
 }
+
+// A machine without a battery for its clock begins in the past, and is put right when its network is up: by then
+// nodes have joined, with tickets of that time.
+func TestAServersClockThatIsPutRightWhileItRunsCostsNobodyTheRelay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes as long as a relay takes to look at its streams")
+	}
+	w := newNet(t)
+	c := w.serveAt(-year)
+	gwA, hostA := w.home("ann", netns.Symmetric)
+	_, hostB := w.home("bob", netns.Symmetric)
+	a, b := w.node(hostA), w.node(hostB)
+	w.up(a)
+	addrB := w.up(b).Self.Addrs[0]
+	w.reaches(a, "bob", weft.RelayUDP)
+	w.relays(a, "home")
+	w.relays(b, "home")
+	if err := c.set(0); err != nil {
+		t.Fatal(err)
+	}
+	talk := w.converse(hostA, hostB, addrB)
+	if err := gwA.BlockUDP(); err != nil {
+		t.Fatal(err)
+	}
+	talk.goesOn(t, 50)
+	w.reaches(a, "bob", weft.RelayStream)
+	// The relay looks at its streams every 15 s.
+	began := time.Now()
+	for time.Since(began) < 20*time.Second {
+		if silence := talk.goesOn(t, 100); silence > 5*time.Second {
+			t.Errorf("%v after the clock was put right the connection was silent for %v", time.Since(began), silence)
+		}
+	}
+	w.reaches(a, "bob", weft.RelayStream)
+}
