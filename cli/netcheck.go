@@ -54,7 +54,11 @@ func (a *app) printNetcheck(n weft.Netcheck) {
 	}
 	fmt.Fprintf(a.out, "interfaces  %s\n", strings.Join(n.Interface, ", "))
 	for _, r := range n.Relays {
-		fmt.Fprintf(a.out, "relay       %s: UDP %s, stream %s %s %s\n", r.Name, millis(r.UDPms), millis(r.StreamMS), r.Stream, r.Error)
+		line := fmt.Sprintf("relay       %s: UDP %s, stream %s %s", r.Name, millis(r.UDPms), millis(r.StreamMS), r.Stream)
+		if r.Error != "" {
+			line += ": " + r.Error
+		}
+		fmt.Fprintln(a.out, strings.TrimSpace(line))
 	}
 	for _, p := range n.Problems {
 		fmt.Fprintf(a.out, "! %s\n", p)

@@ -143,6 +143,7 @@ func TestGarbageOnEveryPortOfEveryMachineIsNothing(t *testing.T) {
 }
 
 func TestAnInterfaceOfThatNameIsSaidAndWaitedFor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	h := w.must(w.net.AddHost("ann"))
 	w.run(h, "ip", "link", "add", "weft0", "type", "veth", "peer", "name", "other")
@@ -233,6 +234,7 @@ func TestOnAFullDiskAnInterfaceNodeGoesOnAndStartsAgain(t *testing.T) {
 }
 
 func TestPingUntilDirectFailsWhereThereIsNoDirectPath(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, hostA := w.home("ann", netns.Symmetric)
 	_, hostB := w.home("bob", netns.Symmetric)
@@ -259,6 +261,7 @@ func TestPingUntilDirectFailsWhereThereIsNoDirectPath(t *testing.T) {
 
 // A machine that listens and never says a word is no server, and no reason to wait for ever.
 func TestAServerThatIsSilentIsSaidToBeSilent(t *testing.T) {
+	t.Parallel()
 	w := newNet(t)
 	h := w.must(w.net.AddHost("hole"))
 	l, err := h.Listen(netip.AddrPortFrom(h.Addr(), 443))

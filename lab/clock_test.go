@@ -238,6 +238,7 @@ func (w *world) nodeAt(h *netns.Host, after time.Duration, flags ...string) (*No
 // WireGuard's initiations carry the time, and a peer takes none that is older than the last (section 5.1 of its
 // paper): one that was sent by a clock a year ahead is the last for a year.
 func TestANodeWhoseClockWasAYearAheadAndIsRightAgainIsReached(t *testing.T) {
+	t.Parallel()
 	for name, first := range map[string]bool{"joined first": true, "joined second": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -335,6 +336,7 @@ func (w *world) relays(n *Node, names ...string) (others string) {
 }
 
 func TestClocksThatAreOffByAYearKeepNobodyOut(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		server, relay, ann time.Duration
 		relays             []string
@@ -373,6 +375,7 @@ func TestClocksThatAreOffByAYearKeepNobodyOut(t *testing.T) {
 // A machine without a battery for its clock begins in the past, and is put right when its network is up: by then
 // nodes have joined, with tickets of that time.
 func TestAServersClockThatIsPutRightWhileItRunsCostsNobodyTheRelay(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes as long as a relay takes to look at its streams")
 	}

@@ -9,6 +9,7 @@ import (
 	"weft/gather"
 	"weft/host"
 	"weft/relay"
+	"weft/stun"
 )
 
 // netcheckPatience bounds all of a netcheck: RFC 5780's tests wait for answers that do not come.
@@ -81,7 +82,12 @@ func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr) w
 		return f
 	}
 	f.Works, f.Mapped = true, r.Seen[0].Mapped
-	f.Mapping, f.Filtering = r.Mapping.String(), r.Filtering.String()
+	if r.Mapping != stun.MappingUnknown {
+		f.Mapping = r.Mapping.String()
+	}
+	if r.Filtering != stun.FilteringUnknown {
+		f.Filtering = r.Filtering.String()
+	}
 	return f
 }
 
