@@ -253,16 +253,29 @@ func TestAMachineThatWasRemovedComesBackWithANewToken(t *testing.T) {
 		t.Errorf("the address %s was given a second time", got)
 	}
 
-	// Removed while it was off: a start with a token joins, one without says what to do.
-	n.stop()
-	remove()
-	n.start("")
-	refused()
-	n.stop()
-	n.process = start(t, n.command(srv.token("--expires", "1ms")))
-	fails(t, n.end(), ExitFailed, "ended on")
-	n.start(srv.token())
-	n.connected()
+	// Removed while it was off: a start without a token says what to do, one with a token joins, whether the
+	// machine has heard already or not.
+	for _, hears := range []bool{true, false} {
+		n.stop()
+		remove()
+		if hears {
+			n.start("")
+			refused()
+			n.stop()
+		}
+		n.process = start(t, n.command(srv.token("--expires", "1ms")))
+		r := n.end()
+		r.out = "" // without having heard, it is up from its last map for a moment
+		fails(t, r, ExitFailed, "ended on")
+		if !hears {
+			n.start(srv.token()) // and by now it has
+			n.connected()
+			n.stop()
+			remove()
+		}
+		n.start(srv.token())
+		n.connected()
+	}
 
 	// A running node is not let in again by the token that it was started with.
 	remove()
@@ -314,11 +327,24 @@ func TestWeftUpSaysAfterAWhileThatTheServerIsNotThere(t *testing.T) {
 	if r := n.run("status"); r.code != ExitFailed || !strings.Contains(r.out, "no connection to the server") {
 		t.Errorf("status is %+v", r)
 	}
-	srv.start()
-	wait(t, "the node to join", func() error {
-		if r := n.run("status"); r.code != ExitOK {
-			return fmt.Errorf("%+v", r)
+	impatient := startWeft(t, "--socket", n.socket, "up", "-v")
+	wait(t, "it to ask", func() error {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", impatient.cmd.Process.Pid))
+		if err != nil {
+			return fatal{err}
 		}
-		return nil
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", impatient.cmd.Process.Pid, fd.Name())); strings.HasPrefix(to, "socket:") {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has %d descriptors", len(fds))
 	})
+	impatient.cmd.Process.Signal(os.Interrupt)
+	fails(t, impatient.end(), ExitFailed, "interrupted")
+	srv.start()
+	if r := n.run("up"); r.code != ExitOK { // which has it tried at once
+		t.Errorf("up with the server there: %+v", r)
+	}
+	n.connected()
 }

@@ -331,6 +331,7 @@ func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 			d.stopAll()
 		}
 		d.start()
+		d.outbox.kick() // whoever asks does not want to wait for the next try
 		return nil
 	})
 	if err != nil {
