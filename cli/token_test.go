@@ -343,8 +343,12 @@ func TestWeftUpSaysAfterAWhileThatTheServerIsNotThere(t *testing.T) {
 	impatient.cmd.Process.Signal(os.Interrupt)
 	fails(t, impatient.end(), ExitFailed, "interrupted")
 	srv.start()
-	if r := n.run("up"); r.code != ExitOK { // which has it tried at once
+	began = time.Now()
+	if r := n.run("up"); r.code != ExitOK {
 		t.Errorf("up with the server there: %+v", r)
+	}
+	if took := time.Since(began); took > 5*time.Second { // it would try by itself in up to 30
+		t.Errorf("it was tried after %v only", took)
 	}
 	n.connected()
 }
