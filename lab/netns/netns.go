@@ -183,7 +183,7 @@ func (l *Lab) Close() error {
 		}
 		stopAll(processes)
 		err := removeNamespaces(names)
-		l.closeErr = errors.Join(err, os.RemoveAll(l.dir))
+		l.closeErr = errors.Join(err, removeDir(l.dir))
 	})
 	return l.closeErr
 }

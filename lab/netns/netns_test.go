@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // newLab makes a lab for one test, or skips it where that is not possible.
@@ -210,6 +212,17 @@ func TestSweepRemovesLeftoversOfTheDeadAndSparesTheLiving(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Two file systems, one inside the other, that a test mounted and was killed before it took them out.
+	disk := filepath.Join(os.TempDir(), dead, "disk")
+	for _, dir := range []string{disk, filepath.Join(disk, "inner")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("weft-test", dir, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	}
 	// A program that outlived its lab.
 	orphan := exec.Command("ip", "netns", "exec", dead+"-pc", "sleep", "1000")

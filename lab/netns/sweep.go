@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // labID is what every name of a lab begins with. Process ids are used again, so the owner is known
@@ -84,12 +86,35 @@ func Sweep(prefix string) error {
 	slices.Sort(namespaces)
 	err := removeNamespaces(slices.Compact(namespaces))
 	for _, name := range stale(os.TempDir()) {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(os.TempDir(), name)))
+		err = errors.Join(err, removeDir(filepath.Join(os.TempDir(), name)))
 	}
 	if err != nil {
 		return fmt.Errorf("sweeping what an earlier lab left: %w", err)
 	}
 	return nil
+}
+
+// removeDir removes a lab's directory, with the file systems that its tests mounted inside: what a
+// killed test left mounted would otherwise keep every later lab from starting.
+func removeDir(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(mounts), "\n")
+	slices.Reverse(lines) // later mounts lie on earlier ones
+	for _, line := range lines {
+		// The fifth field is the mount point (proc_pid_mountinfo(5)); no lab's path needs its escapes.
+		fields := strings.Fields(line)
+		if len(fields) < 5 || fields[4] != dir && !strings.HasPrefix(fields[4], dir+"/") {
+			continue
+		}
+		// Detached, because a process that is still ending may keep it busy.
+		if unmountErr := unix.Unmount(fields[4], unix.MNT_DETACH); unmountErr != nil {
+			err = errors.Join(err, fmt.Errorf("unmounting %s: %w", fields[4], unmountErr))
+		}
+	}
+	return errors.Join(err, os.RemoveAll(dir))
 }
 
 // removeNamespaces kills what runs in the namespaces and removes them with their files.
