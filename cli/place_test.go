@@ -165,6 +165,10 @@ func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	}
 	defer from.Close()
 	path := filepath.Join(dir, "weft")
+	// A process that another test forks meanwhile would hold the copy open for writing until its own
+	// exec, and such a file cannot be run (ETXTBSY).
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
 	if err != nil {
 		t.Fatal(err)
