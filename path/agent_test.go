@@ -43,7 +43,7 @@ func TestAPingIsAnsweredByTheWayItCameAndAskedBack(t *testing.T) {
 	r.poll()
 	via := direct("203.0.113.9:5000")
 	sent := r.handle(via, wire.Ping{Path: 12, Tx: wire.TxID{1}})
-	want := Transmit{via, wire.Pong{Path: 12, Tx: wire.TxID{1}, Observed: addr("203.0.113.9:5000")}}
+	want := Transmit{Via: via, Message: wire.Pong{Path: 12, Tx: wire.TxID{1}, Observed: addr("203.0.113.9:5000")}}
 	if diff := cmp.Diff([]Transmit{want}, sent[:1], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("answered otherwise (-want +got):\n%s", diff)
 	}

@@ -62,7 +62,7 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	}
 	m := wire.Candidates{Session: a.cfg.Session, Seq: e.seq, List: a.local}
 	for _, v := range e.replies {
-		out.Send = append(out.Send, Transmit{v, m})
+		out.Send = append(out.Send, Transmit{Via: v, Message: m})
 	}
 	e.replies = e.replies[:0]
 	if !e.pending || !a.wanted || !a.due(now, e.next) {
@@ -75,7 +75,7 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	}
 	m.WantReply = true
 	for _, v := range vias {
-		out.Send = append(out.Send, Transmit{v, m})
+		out.Send = append(out.Send, Transmit{Via: v, Message: m})
 	}
 	e.sent = now
 	if e.tries++; e.tries == announceTries {

@@ -202,10 +202,10 @@ func (a *Agent) report(now time.Time, out *Actions) {
 		in.boxed[n] = wire.Report{Paths: in.lines[:n]}
 	}
 	if a.choice.via.Method != weft.NoMethod {
-		out.Send = append(out.Send, Transmit{a.choice.via, in.boxed[n]})
+		out.Send = append(out.Send, Transmit{Via: a.choice.via, Message: in.boxed[n]})
 	}
 	if in.last != a.choice.via {
-		out.Send = append(out.Send, Transmit{in.last, in.boxed[n]})
+		out.Send = append(out.Send, Transmit{Via: in.last, Message: in.boxed[n]})
 	}
 	if in.repeats > 0 {
 		a.wake(now.Add(ReportInterval))

@@ -12,6 +12,10 @@ import (
 // point to.
 type Actions struct {
 	Send []Transmit
+	// Open asks for further UDP sockets, whose numbers Agent.Opened is to be told; none while Count is zero.
+	Open Opening
+	// Close are sockets that Opened told of and that are no longer needed.
+	Close []weft.LinkID
 	// Learn are underlay addresses that turned out to be the peer's, Forget those that no longer are.
 	Learn, Forget []netip.AddrPort
 	// Switches are changes of the way in use since the last Poll, in order.
@@ -24,6 +28,25 @@ type Actions struct {
 type Transmit struct {
 	Via     weft.Via
 	Message wire.PeerMessage
+	// TTL is the IP header's time to live, or hop limit, of a direct one; zero: the system's.
+	TTL uint8
+}
+
+// An Opening is a wish for UDP sockets of one address family, each on a free port and a link of its own, for
+// this peer alone.
+type Opening struct {
+	Count int
+	V6    bool
+	// Ask wants a STUN server asked from the first of them, before anything else is sent by it, so that the
+	// outside port that a NAT gave last is known.
+	Ask bool
+}
+
+// An Opened is one socket that was asked for.
+type Opened struct {
+	Link   weft.LinkID
+	Port   uint16         // its own, on this machine
+	Mapped netip.AddrPort // where STUN saw it; zero: not asked, or no answer
 }
 
 // pollGap is the shortest time that Poll asks to be called again after: a millisecond, below which timers are

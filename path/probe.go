@@ -102,7 +102,7 @@ func (a *Agent) ping(now time.Time, out *Actions) {
 		p.probe.sent++
 		p.probe.tries++
 		p.probe.last, p.probe.asked = now, false
-		out.Send = append(out.Send, Transmit{p.via, m})
+		out.Send = append(out.Send, Transmit{Via: p.via, Message: m})
 		a.wake(a.heartbeat(now, p))
 		a.wake(p.missing())
 	}
@@ -170,7 +170,7 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 		if came.Method == weft.Direct {
 			pong.Observed = came.Addr
 		}
-		a.pending.send = append(a.pending.send, Transmit{via, pong})
+		a.pending.send = append(a.pending.send, Transmit{Via: via, Message: pong})
 	}
 	if m.Path != 0 { // zero is a ping by hand, of no path
 		a.inbound.number(now, came, m.Path)
