@@ -22,11 +22,12 @@ import (
 // A bind is the conn.Bind under the device: upstream's sockets, with routes on the way out and a sieve on the
 // way in.
 type bind struct {
-	e     *Engine
-	inner conn.Bind
-	port  uint16
-	recv  []conn.ReceiveFunc
-	inbox inbox
+	e      *Engine
+	inner  conn.Bind
+	port   uint16
+	recv   []conn.ReceiveFunc
+	inbox  inbox
+	spares *spares
 
 	mu   sync.Mutex
 	open bool // handed to the device
@@ -35,12 +36,14 @@ type bind struct {
 }
 
 func newBind(e *Engine, sockets conn.Bind) *bind {
-	return &bind{
+	b := &bind{
 		e:     e,
 		inner: sockets,
 		inbox: make(inbox, inboxSize),
 		done:  make(chan struct{}),
 	}
+	b.spares = newSpares(b)
+	return b
 }
 
 // anyPortTries bounds the search for a port that is free for both address families.
@@ -92,7 +95,7 @@ func (b *bind) Open(uint16) ([]conn.ReceiveFunc, uint16, error) {
 		return nil, 0, conn.ErrBindAlreadyOpen
 	}
 	b.open = true
-	fns := []conn.ReceiveFunc{b.receiveStream}
+	fns := []conn.ReceiveFunc{b.queued()}
 	for _, inner := range b.recv {
 		fns = append(fns, b.receiver(inner))
 	}
@@ -113,6 +116,7 @@ func (b *bind) Close() error {
 func (b *bind) shut() {
 	b.once.Do(func() {
 		close(b.done)
+		b.spares.close()
 		if err := b.inner.Close(); err != nil {
 			b.e.log.Warn("closing the UDP sockets", "error", err)
 		}
@@ -141,8 +145,8 @@ func (b *bind) ParseEndpoint(s string) (conn.Endpoint, error) {
 	return nil, fmt.Errorf("peer %d is not known", id)
 }
 
-// write sends one datagram.
-func (b *bind) write(addr netip.AddrPort, p []byte) error {
+// write sends one datagram by a link.
+func (b *bind) write(link weft.LinkID, addr netip.AddrPort, p []byte) error {
 	if !addr.IsValid() {
 		return ErrNoWay
 	}
@@ -150,7 +154,7 @@ func (b *bind) write(addr netip.AddrPort, p []byte) error {
 	defer one.put()
 	one.ep.AddrPort = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 	one.bufs[0] = p
-	return b.socket(one.bufs[:], &one.ep)
+	return b.byLink(link, one.bufs[:], &one.ep)
 }
 
 // one is what a single datagram needs to become a batch.
@@ -166,7 +170,15 @@ func (o *one) put() {
 	onePool.Put(o)
 }
 
-// socket sends a batch as it is.
+// byLink sends a batch from the socket of a link, as it is.
+func (b *bind) byLink(link weft.LinkID, bufs [][]byte, ep *conn.StdNetEndpoint) error {
+	if link != 0 {
+		return b.spares.send(link, bufs, ep)
+	}
+	return b.socket(bufs, ep)
+}
+
+// socket sends a batch from the shared sockets.
 func (b *bind) socket(bufs [][]byte, ep *conn.StdNetEndpoint) error {
 	err := b.inner.Send(bufs, ep)
 	if err == nil {
@@ -212,6 +224,11 @@ func (b *bind) Send(bufs [][]byte, ep conn.Endpoint) error {
 			b.failed(len(bufs), err)
 		}
 		return nil
+	case *stranger: // likewise
+		if err := b.spares.send(ep.link, bufs, ep.StdNetEndpoint); err != nil {
+			b.failed(len(bufs), err)
+		}
+		return nil
 	}
 	return conn.ErrWrongEndpointType
 }
@@ -230,7 +247,7 @@ func (b *bind) sendPeer(p *peer, bufs [][]byte) {
 	case first[0] == device.MessageResponseType && len(first) == device.MessageResponseSize:
 		c, ok := b.e.callers.take(binary.LittleEndian.Uint32(first[8:]))
 		if ok && c.addr.IsValid() {
-			if err := b.write(c.addr, first); err != nil {
+			if err := b.write(c.link, c.addr, first); err != nil {
 				b.failed(1, err)
 			}
 			return
@@ -265,7 +282,7 @@ func (b *bind) sendWay(p *peer, w *way, bufs [][]byte) bool {
 
 func (b *bind) transmit(id weft.NodeID, w *way, bufs [][]byte) error {
 	if w.via.Method == weft.Direct {
-		return b.socket(bufs, &w.ep)
+		return b.byLink(w.via.Link, bufs, &w.ep)
 	}
 	r := b.e.relays.Load().byID[w.via.Relay]
 	switch {

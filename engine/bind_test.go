@@ -244,7 +244,7 @@ func arrive(n *node, from netip.AddrPort, datagrams ...[]byte) (packets [][]byte
 		sizes[i] = len(d)
 		all[i] = &conn.StdNetEndpoint{AddrPort: from}
 	}
-	n.bind.sieve(bufs, sizes, all)
+	n.bind.sieve(0, bufs, sizes, all)
 	for i := range bufs {
 		if sizes[i] > 0 {
 			packets = append(packets, bufs[i][:sizes[i]])
@@ -385,7 +385,7 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 					binary.LittleEndian.PutUint32(in[i], device.MessageTransportType)
 				}
 			}
-			n.bind.sieve(in, sizes, eps)
+			n.bind.sieve(0, in, sizes, eps)
 		})
 		if a != 0 || eps[0] != conn.Endpoint(p) {
 			t.Errorf("receiving a %s batch allocates %v times, for %v", name, a, eps[0].DstToString())

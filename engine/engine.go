@@ -36,7 +36,13 @@
 // judged elsewhere, by what the other side says has arrived ([PathCounters]). Counters are of packets before
 // they are opened; who forges a peer's source address can raise its received count, and nothing more.
 //
-// There is one socket per address family, link 0; the kernel picks source addresses by its routes.
+// # Sockets
+//
+// There is one shared socket per address family, link 0; the kernel picks source addresses by its routes. Beside
+// them, spare sockets on links of their own are opened and closed as a NAT demands ([Engine.OpenSockets]): many at
+// once to be found by a peer that has to guess ports, of which one is left to carry the data. It then does so as
+// fast as the shared ones; the others cost a descriptor, a sleeping goroutine and 2 KiB each. Whose an underlay
+// address is holds for all links; what has gone by each is counted by itself.
 package engine
 
 import (
@@ -185,6 +191,7 @@ func (e *Engine) Close() error {
 		e.bind.shut() // first, so that no receiver waits for a socket
 		e.dev.Close()
 		<-e.dev.Wait()
+		e.bind.spares.ended.Wait()
 	})
 	return nil
 }
@@ -195,19 +202,19 @@ func (e *Engine) Done() <-chan struct{} { return e.dev.Wait() }
 // Port is the UDP port of the sockets.
 func (e *Engine) Port() uint16 { return e.bind.port }
 
-// WriteTo sends one datagram from the shared socket.
-func (e *Engine) WriteTo(_ weft.LinkID, addr netip.AddrPort, b []byte) error {
-	return e.bind.write(addr, b)
+// WriteTo sends one datagram from the socket of a link.
+func (e *Engine) WriteTo(link weft.LinkID, addr netip.AddrPort, b []byte) error {
+	return e.bind.write(link, addr, b)
 }
 
-// ErrNoWay is returned for a via that cannot carry anything now: the zero one, or one of a relay that is not
-// known or not connected.
+// ErrNoWay is returned for a via that cannot carry anything now: the zero one, one of a relay that is not known or
+// not connected, or one of a link that has no socket.
 var ErrNoWay = errors.New("no way to send by this path now")
 
 // Send sends one weft frame to a peer, which need not be known, by a via, which need not be its route.
 func (e *Engine) Send(id weft.NodeID, via weft.Via, frame []byte) error {
 	if via.Method == weft.Direct {
-		return e.bind.write(via.Addr, frame)
+		return e.bind.write(via.Link, via.Addr, frame)
 	}
 	r := e.relays.Load().byID[via.Relay]
 	if r == nil {

@@ -105,6 +105,7 @@ type recorder struct {
 }
 
 type recorded struct {
+	link  weft.LinkID
 	from  netip.AddrPort
 	class wire.Class
 	via   weft.Via
@@ -112,10 +113,10 @@ type recorded struct {
 	b     string
 }
 
-func (r *recorder) HandleDatagram(_ weft.LinkID, from netip.AddrPort, class wire.Class, b []byte) {
+func (r *recorder) HandleDatagram(link weft.LinkID, from netip.AddrPort, class wire.Class, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.datagrams = append(r.datagrams, recorded{from: from, class: class, b: string(b)})
+	r.datagrams = append(r.datagrams, recorded{link: link, from: from, class: class, b: string(b)})
 }
 
 func (r *recorder) HandleRelayed(via weft.Via, src weft.NodeID, b []byte) {

@@ -90,14 +90,32 @@ func (e *Engine) peer(id weft.NodeID) *peer {
 	return e.peers[id]
 }
 
-// source tells whose an underlay address is.
-func (e *Engine) source(from netip.AddrPort) source {
+// source tells whose an underlay address is, and by which way it comes to a link.
+func (e *Engine) source(link weft.LinkID, from netip.AddrPort) source {
 	if from.Addr().Is4In6() {
 		from = unmap(from)
 	}
 	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.sources[from]
+	src := e.sources[from]
+	if link == 0 || src.peer == nil {
+		e.mu.RUnlock()
+		return src
+	}
+	via := weft.DirectVia(link, from)
+	w := src.peer.find(via)
+	e.mu.RUnlock()
+	if w == nil {
+		e.mu.Lock()
+		w = e.way(src.peer, via)
+		e.mu.Unlock()
+	}
+	return source{src.peer, w}
+}
+
+// A stranger is the endpoint of a packet that came to a spare socket from an address that is nobody's.
+type stranger struct {
+	*conn.StdNetEndpoint
+	link weft.LinkID
 }
 
 // relaySource finds the peer that a relay names as the sender.
@@ -167,6 +185,7 @@ func (e *Engine) SetRoute(id weft.NodeID, via weft.Via) {
 	p.route.Store(w)
 	e.mu.Unlock()
 	if w != nil {
+		e.bind.spares.carry(via.Link)
 		e.bind.sendHeld(p)
 	}
 }
@@ -231,6 +250,7 @@ type caller struct {
 	index uint32
 	at    time.Time
 	addr  netip.AddrPort // where it called from, if that is nobody's
+	link  weft.LinkID    // and what it called
 	way   *way           // else the way by which it called
 }
 
@@ -242,7 +262,7 @@ const crossing = 300 * time.Millisecond
 // give way: each end would answer the other's, and neither could use the answer to its own, until WireGuard tries
 // again after 5 s. So the end with the lower number goes on with its own, if that went to a peer who was known to
 // receive, and the other end answers it.
-func (e *Engine) called(packet []byte, from netip.AddrPort, src source) bool {
+func (e *Engine) called(packet []byte, link weft.LinkID, from netip.AddrPort, src source) bool {
 	if packet[0] != device.MessageInitiationType || len(packet) != device.MessageInitiationSize {
 		return true
 	}
@@ -255,7 +275,7 @@ func (e *Engine) called(packet []byte, from netip.AddrPort, src source) bool {
 	}
 	c := caller{index: binary.LittleEndian.Uint32(packet[4:]), at: time.Now(), way: src.way}
 	if src.peer == nil {
-		c.addr = unmap(from)
+		c.addr, c.link = unmap(from), link
 	}
 	e.callers.mu.Lock()
 	defer e.callers.mu.Unlock()

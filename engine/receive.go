@@ -20,17 +20,15 @@ func (b *bind) receiver(inner conn.ReceiveFunc) conn.ReceiveFunc {
 		for {
 			n, err := inner(bufs, sizes, eps)
 			if err == nil {
-				b.sieve(bufs[:n], sizes, eps)
+				b.sieve(0, bufs[:n], sizes, eps)
 				return n, nil
 			}
 			if closed(err) {
 				return 0, err
 			}
 			b.e.quiet.say(slog.LevelWarn, "receive", "receiving from the UDP socket failed", "error", err)
-			select {
-			case <-b.done:
+			if !b.pause() {
 				return 0, net.ErrClosed
-			case <-time.After(receiveRetry):
 			}
 		}
 	}
@@ -40,9 +38,19 @@ func (b *bind) receiver(inner conn.ReceiveFunc) conn.ReceiveFunc {
 // not to be felt as an outage.
 const receiveRetry = 50 * time.Millisecond
 
-// sieve leaves WireGuard packets to the device, each with the endpoint of its peer where that is known, and
-// takes out all else.
-func (b *bind) sieve(bufs [][]byte, sizes []int, eps []conn.Endpoint) {
+// pause waits that long, and reports whether the sockets are still open.
+func (b *bind) pause() bool {
+	select {
+	case <-b.done:
+		return false
+	case <-time.After(receiveRetry):
+		return true
+	}
+}
+
+// sieve leaves WireGuard packets that came to a link's socket to the device, each with the endpoint of its peer
+// where that is known, and takes out all else.
+func (b *bind) sieve(link weft.LinkID, bufs [][]byte, sizes []int, eps []conn.Endpoint) {
 	var r run
 	for i, buf := range bufs {
 		if sizes[i] == 0 {
@@ -58,32 +66,35 @@ func (b *bind) sieve(bufs [][]byte, sizes []int, eps []conn.Endpoint) {
 		case wire.ClassWireGuard:
 			if r.from != ep.AddrPort {
 				r.flush(b.e)
-				r = run{from: ep.AddrPort, source: b.e.source(ep.AddrPort)}
+				r = run{from: ep.AddrPort, source: b.e.source(link, ep.AddrPort)}
 			}
-			if !b.e.called(packet, ep.AddrPort, r.source) {
+			if !b.e.called(packet, link, ep.AddrPort, r.source) {
 				break
 			}
-			if r.peer != nil {
+			switch {
+			case r.peer != nil:
 				eps[i] = r.peer
 				r.add(packet)
+			case link != 0:
+				eps[i] = &stranger{&conn.StdNetEndpoint{AddrPort: ep.AddrPort}, link}
 			}
 			continue
 		case wire.ClassSTUN:
-			b.e.handler.HandleDatagram(0, unmap(ep.AddrPort), wire.ClassSTUN, packet)
+			b.e.handler.HandleDatagram(link, unmap(ep.AddrPort), wire.ClassSTUN, packet)
 		case wire.ClassWeft:
 			kind, ok := wire.KindOf(packet)
 			switch {
 			case !ok:
 				b.e.drops.strange.Add(1)
 			case kind != wire.KindData:
-				b.e.handler.HandleDatagram(0, unmap(ep.AddrPort), wire.ClassWeft, packet)
+				b.e.handler.HandleDatagram(link, unmap(ep.AddrPort), wire.ClassWeft, packet)
 			default:
 				if src, payload, ok := b.relayed(unmap(ep.AddrPort), packet); ok {
 					if r.way != src.way {
 						r.flush(b.e)
 						r = run{source: src}
 					}
-					if !b.e.called(payload, netip.AddrPort{}, src) {
+					if !b.e.called(payload, link, netip.AddrPort{}, src) {
 						break
 					}
 					sizes[i] = copy(buf, payload)

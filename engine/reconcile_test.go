@@ -107,7 +107,7 @@ func TestAnUnchangedPeerIsNotTouched(t *testing.T) {
 	if p := a.Engine.peer(b.id); p == before || p.route.Load() != nil || len(a.Counters(nil, b.id)) != 0 {
 		t.Error("the new key has the old one's route or counters")
 	}
-	if s := a.source(b.addr()); s.peer != nil {
+	if s := a.source(0, b.addr()); s.peer != nil {
 		t.Error("the old key's address is still somebody's")
 	}
 }

@@ -118,11 +118,12 @@ func (b *bind) sendPrefixed(id weft.NodeID, to *conn.StdNetEndpoint, bufs [][]by
 	return firstErr
 }
 
-// An inbox holds what came by the streams of relays until the device takes it.
+// An inbox holds what came by the streams of relays, or to spare sockets that carry no data, until the device
+// takes it.
 type inbox chan parcel
 
 type parcel struct {
-	source
+	ep   conn.Endpoint
 	size int
 	buf  *[parcelSize]byte
 }
@@ -157,7 +158,7 @@ func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]b
 			e.drops.strange.Add(1)
 			continue
 		}
-		if e.called(d, netip.AddrPort{}, from) && e.bind.post(from, d) {
+		if e.called(d, 0, netip.AddrPort{}, from) && e.bind.post(from.peer, d) {
 			r.add(d)
 		}
 	}
@@ -165,9 +166,9 @@ func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]b
 }
 
 // post puts a copy of a packet into the inbox.
-func (b *bind) post(src source, packet []byte) bool {
+func (b *bind) post(ep conn.Endpoint, packet []byte) bool {
 	buf := parcelPool.Get().(*[parcelSize]byte)
-	p := parcel{src, copy(buf[:], packet), buf}
+	p := parcel{ep, copy(buf[:], packet), buf}
 	select {
 	case b.inbox <- p:
 		return true
@@ -187,29 +188,45 @@ func (b *bind) post(src source, packet []byte) bool {
 	return false
 }
 
-// receiveStream is the receiver of what came by streams: it waits for one packet, and takes what else is
-// there.
-func (b *bind) receiveStream(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
-	n := 0
-	take := func(p parcel) {
-		sizes[n] = copy(bufs[n], p.buf[:p.size])
-		eps[n] = p.peer
-		parcelPool.Put(p.buf)
-		n++
-	}
-	select {
-	case p := <-b.inbox:
-		take(p)
-	case <-b.done:
-		return 0, net.ErrClosed
-	}
-	for n < len(bufs) {
-		select {
-		case p := <-b.inbox:
-			take(p)
-		default:
-			return n, nil
+// queued makes the device's receiver of what others have received: by streams and on spare sockets. It waits for
+// one packet, or one batch, and takes what else is there.
+func (b *bind) queued() conn.ReceiveFunc {
+	var from arrival // of which the reads are not all taken
+	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
+		for {
+			if len(from.reads) > 0 {
+				var n int
+				n, from.reads = unpack(from.reads, bufs, sizes, eps)
+				b.sieve(from.link, bufs[:n], sizes, eps)
+				if len(from.reads) == 0 {
+					from.taken <- struct{}{} // there is room for one
+				}
+				return n, nil
+			}
+			select {
+			case p := <-b.inbox:
+				return b.inbox.take(p, bufs, sizes, eps), nil
+			case from = <-b.spares.ready:
+			case <-b.done:
+				return 0, net.ErrClosed
+			}
 		}
 	}
-	return n, nil
+}
+
+// take hands over a parcel and those behind it.
+func (x inbox) take(p parcel, bufs [][]byte, sizes []int, eps []conn.Endpoint) int {
+	for n := 0; ; {
+		sizes[n] = copy(bufs[n], p.buf[:p.size])
+		eps[n] = p.ep
+		parcelPool.Put(p.buf)
+		if n++; n == len(bufs) {
+			return n
+		}
+		select {
+		case p = <-x:
+		default:
+			return n
+		}
+	}
 }

@@ -23,10 +23,9 @@ const socketBuffer = 7 << 20
 // wireguard-go's interface. Upstream's own bind is not used because it sends to wrong IPv6 addresses once it has
 // sent to an IPv4 one (its pool of addresses keeps their lengths).
 type sockets struct {
-	mu    sync.Mutex
-	four  *socket
-	six   *socket
-	pools sync.Pool // of *host.UDPWriter
+	mu   sync.Mutex
+	four *socket
+	six  *socket
 }
 
 type socket struct {
@@ -40,13 +39,13 @@ type socket struct {
 // maxDests bounds the destinations that are kept; past it they are made anew.
 const maxDests = 8192
 
-func newSockets() *sockets {
-	return &sockets{pools: sync.Pool{New: func() any {
-		w := host.NewUDPWriter()
-		w.Patient = true
-		return w
-	}}}
-}
+var writerPool = sync.Pool{New: func() any {
+	w := host.NewUDPWriter()
+	w.Patient = true
+	return w
+}}
+
+func newSockets() *sockets { return &sockets{} }
 
 // Open opens both sockets on a port, or on one that is free for both. A machine without IPv6 has the other.
 func (s *sockets) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
@@ -109,23 +108,30 @@ func (x *socket) receiver() conn.ReceiveFunc {
 				return 0, err
 			}
 		}
-		n := 0
-		for len(pending) > 0 && n < len(bufs) {
-			run := &pending[0]
-			ep := &conn.StdNetEndpoint{AddrPort: run.From}
-			for len(run.Data) > 0 && n < len(bufs) {
-				size := min(len(run.Data), max(run.Segment, 1))
-				sizes[n] = copy(bufs[n], run.Data[:size])
-				eps[n] = ep
-				run.Data = run.Data[size:]
-				n++
-			}
-			if len(run.Data) == 0 {
-				pending = pending[1:]
-			}
-		}
+		var n int
+		n, pending = unpack(pending, bufs, sizes, eps)
 		return n, nil
 	}
+}
+
+// unpack takes runs of datagrams apart into buffers, and returns how many it filled and what did not fit.
+func unpack(reads []host.UDPRead, bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, []host.UDPRead) {
+	n := 0
+	for len(reads) > 0 && n < len(bufs) {
+		run := &reads[0]
+		ep := &conn.StdNetEndpoint{AddrPort: run.From}
+		for len(run.Data) > 0 && n < len(bufs) {
+			size := min(len(run.Data), max(run.Segment, 1))
+			sizes[n] = copy(bufs[n], run.Data[:size])
+			eps[n] = ep
+			run.Data = run.Data[size:]
+			n++
+		}
+		if len(run.Data) == 0 {
+			reads = reads[1:]
+		}
+	}
+	return n, reads
 }
 
 // errNotTaken is what packets met that the kernel refused: a firewall, a network that is gone.
@@ -137,21 +143,39 @@ func (s *sockets) Send(bufs [][]byte, endpoint conn.Endpoint) error {
 	if !ok {
 		return conn.ErrWrongEndpointType
 	}
-	s.mu.Lock()
-	x := s.four
-	if ep.Addr().Is6() {
-		x = s.six
-	}
-	s.mu.Unlock()
+	x := s.of(ep.Addr())
 	if x == nil {
 		return syscall.EAFNOSUPPORT
 	}
+	return x.send(bufs, ep)
+}
+
+// sendTTL sends one packet with a time to live.
+func (s *sockets) sendTTL(b []byte, to netip.AddrPort, ttl uint8) error {
+	x := s.of(to.Addr())
+	if x == nil {
+		return syscall.EAFNOSUPPORT
+	}
+	return host.WriteUDPTTL(x.conn, b, to, ttl)
+}
+
+// of is the socket for an address, or nil.
+func (s *sockets) of(to netip.Addr) *socket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if to.Is6() {
+		return s.six
+	}
+	return s.four
+}
+
+func (x *socket) send(bufs [][]byte, ep *conn.StdNetEndpoint) error {
 	if len(bufs) == 1 {
 		_, err := x.conn.WriteToUDPAddrPort(bufs[0], ep.AddrPort)
 		return err
 	}
-	w := s.pools.Get().(*host.UDPWriter)
-	defer s.pools.Put(w)
+	w := writerPool.Get().(*host.UDPWriter)
+	defer writerPool.Put(w)
 	to := x.dest(ep.AddrPort)
 	for _, b := range bufs {
 		w.Add(to, b, len(b))

@@ -1,0 +1,331 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// spareOf opens one spare socket at a node and returns its link and address.
+func spareOf(t testing.TB, n *node) (weft.LinkID, netip.AddrPort) {
+	t.Helper()
+	links, ports, err := n.OpenSockets(1, false)
+	if err != nil || len(links) != 1 || len(ports) != 1 {
+		t.Fatalf("%v, %v, %v", links, ports, err)
+	}
+	return links[0], netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ports[0])
+}
+
+// own starts a node on the sockets of the product.
+func own(t testing.TB, id weft.NodeID) *node {
+	t.Helper()
+	n := stillOn(t, id, newSockets())
+	if err := n.Up(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// listener is a socket of a test.
+func listener(t testing.TB) (*net.UDPConn, netip.AddrPort) {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func TestWhatComesToASpareSocketIsHandedOverWithItsLink(t *testing.T) {
+	n := own(t, 1)
+	other, from := listener(t)
+	links := map[weft.LinkID]netip.AddrPort{}
+	for range 3 {
+		link, addr := spareOf(t, n)
+		if link < firstSpare || links[link].IsValid() {
+			t.Fatalf("link %#x is given twice, or is no spare one", link)
+		}
+		links[link] = addr
+	}
+	frame := append([]byte{wire.Magic, wire.Version, byte(wire.KindPeer), 0}, make([]byte, 40)...)
+	stun := append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 12)...)
+	for link, addr := range links {
+		for _, b := range [][]byte{frame, stun} {
+			if _, err := other.WriteToUDPAddrPort(b, addr); err != nil {
+				t.Fatal(err)
+			}
+			var got []recorded
+			eventually(t, "a datagram at a spare socket", func() bool {
+				more, _ := n.seen.take()
+				got = append(got, more...)
+				return len(got) > 0
+			})
+			if len(got) != 1 || got[0].link != link || got[0].from != from || got[0].b != string(b) || got[0].class != wire.Classify(b) {
+				t.Fatalf("sent to link %#x: got %+v", link, got)
+			}
+		}
+		// And what leaves by it, leaves from its port.
+		for name, send := range map[string]func() error{
+			"WriteTo": func() error { return n.WriteTo(link, from, frame) },
+			"Send":    func() error { return n.Send(2, weft.DirectVia(link, from), frame) },
+			"SendTTL": func() error { return n.SendTTL(2, weft.DirectVia(link, from), frame, 3) },
+		} {
+			if err := send(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			buf := make([]byte, 100)
+			other.SetReadDeadline(time.Now().Add(patience))
+			size, at, err := other.ReadFromUDPAddrPort(buf)
+			if err != nil || at.Port() != addr.Port() || string(buf[:size]) != string(frame) {
+				t.Fatalf("%s by link %#x: %q from %v (%v), not from %v", name, link, buf[:size], at, err, addr)
+			}
+		}
+	}
+	for link := range links {
+		n.CloseSocket(link)
+		n.CloseSocket(link) // which is none to close any more
+		if err := n.WriteTo(link, from, frame); !errors.Is(err, ErrNoWay) {
+			t.Errorf("by a closed link: %v", err)
+		}
+	}
+	if n.Sockets() != 0 {
+		t.Errorf("%d sockets are left", n.Sockets())
+	}
+}
+
+// joined makes nodes 1 and 2 that know each other, with a spare socket each.
+func joined(t testing.TB) (a, b *node, aLink, bLink weft.LinkID, aAddr, bAddr netip.AddrPort) {
+	t.Helper()
+	a, b = own(t, 1), own(t, 2)
+	mustSetPeers(t, a, b.peer())
+	mustSetPeers(t, b, a.peer())
+	aLink, aAddr = spareOf(t, a)
+	bLink, bAddr = spareOf(t, b)
+	return a, b, aLink, bLink, aAddr, bAddr
+}
+
+func TestDataFlowsBetweenSpareSocketsAndIsCountedThere(t *testing.T) {
+	a, b, aLink, bLink, aAddr, bAddr := joined(t)
+	a.Learn(b.id, bAddr)
+	b.Learn(a.id, aAddr)
+	toB, toA := weft.DirectVia(aLink, bAddr), weft.DirectVia(bLink, aAddr)
+	a.SetRoute(b.id, toB)
+	b.SetRoute(a.id, toA)
+	for seq := range uint32(20) {
+		exchange(t, a, b, 2*seq)
+		exchange(t, b, a, 2*seq+1)
+	}
+	for _, x := range []struct {
+		at   *node
+		peer weft.NodeID
+		via  weft.Via
+	}{{a, b.id, toB}, {b, a.id, toA}} {
+		c := counters(x.at, x.peer, x.via)
+		if c.TxPackets < 21 || c.RxPackets < 21 {
+			t.Errorf("node %d counts %+v by %v", x.at.id, c, x.via)
+		}
+		for _, other := range x.at.Counters(nil, x.peer) {
+			if other.Via != x.via && (other.TxPackets > 0 || other.RxPackets > 0) {
+				t.Errorf("node %d counts %+v where nothing went", x.at.id, other)
+			}
+		}
+	}
+	// The shared socket still works, and the way back to it.
+	a.SetRoute(b.id, weft.DirectVia(0, b.addr()))
+	b.SetRoute(a.id, weft.DirectVia(0, a.addr()))
+	b.Learn(a.id, a.addr())
+	exchange(t, a, b, 100)
+	a.SetRoute(b.id, toB)
+	exchange(t, a, b, 101)
+	b.CloseSocket(bLink)
+	before := a.Drops()
+	exchange(t, b, a, 102)
+	if a.Drops() != before {
+		t.Errorf("closing a socket of the peer's cost something: %+v", a.Drops())
+	}
+	a.CloseSocket(aLink)
+	a.tun.out <- packet(addrOf(1), addrOf(2), 103, 200)
+	eventually(t, "a packet without a socket is counted", func() bool { return a.Drops().NoRoute > before.NoRoute })
+}
+
+func TestAHandshakeFromAnUnknownAddressIsAnsweredFromTheSocketThatItCameTo(t *testing.T) {
+	a, b, aLink, _, aAddr, bAddr := joined(t)
+	a.SetRoute(b.id, weft.DirectVia(aLink, bAddr))
+	// b knows nothing: neither a route, nor whose that address is.
+	a.tun.out <- packet(addrOf(1), addrOf(2), 1, 200)
+	select {
+	case <-b.tun.in:
+	case <-time.After(patience):
+		t.Fatalf("no handshake from an unknown address: %+v, %+v", a.Drops(), b.Drops())
+	}
+	if bRoute := b.Engine.peer(1).route.Load(); bRoute != nil {
+		t.Errorf("b has learned the route %v by itself", bRoute.via)
+	}
+	_ = aAddr
+}
+
+func TestRoutesMoveBetweenSocketsWithoutLoss(t *testing.T) {
+	a, b, aLink, bLink, aAddr, bAddr := joined(t)
+	for _, x := range []netip.AddrPort{bAddr, b.addr()} {
+		a.Learn(b.id, x)
+	}
+	for _, x := range []netip.AddrPort{aAddr, a.addr()} {
+		b.Learn(a.id, x)
+	}
+	a.SetRoute(b.id, weft.DirectVia(0, b.addr()))
+	b.SetRoute(a.id, weft.DirectVia(0, a.addr()))
+	exchange(t, a, b, 0)
+	vias := []weft.Via{weft.DirectVia(aLink, bAddr), weft.DirectVia(0, b.addr()), weft.DirectVia(aLink, b.addr()), weft.DirectVia(0, bAddr)}
+	back := []weft.Via{weft.DirectVia(bLink, aAddr), weft.DirectVia(0, a.addr()), weft.DirectVia(0, aAddr), weft.DirectVia(bLink, a.addr())}
+	const packets = 2000
+	go func() {
+		for seq := range uint32(packets) {
+			if seq%50 == 0 {
+				a.SetRoute(b.id, vias[seq/50%4])
+				b.SetRoute(a.id, back[seq/50%4])
+			}
+			a.tun.out <- packet(addrOf(1), addrOf(2), seq, 600)
+		}
+	}()
+	seen := make([]bool, packets)
+	for range packets {
+		select {
+		case p := <-b.tun.in:
+			seen[binary.BigEndian.Uint32(p[20:])] = true
+		case <-time.After(patience):
+			for seq, ok := range seen {
+				if !ok {
+					t.Fatalf("packet %d did not arrive; drops %+v, %+v", seq, a.Drops(), b.Drops())
+				}
+			}
+		}
+	}
+}
+
+func TestTwoHundredAndFiftySixSocketsAreCheap(t *testing.T) {
+	n := own(t, 1)
+	const count = 256
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	goroutines := runtime.NumGoroutine()
+	began := time.Now()
+	links, ports, err := n.OpenSockets(count, false)
+	took := time.Since(began)
+	if err != nil || len(links) != count || len(ports) != count {
+		t.Fatalf("%d links, %d ports, %v", len(links), len(ports), err)
+	}
+	runtime.ReadMemStats(&after)
+	each := (after.HeapAlloc + after.StackInuse - before.HeapAlloc - before.StackInuse) / count
+	t.Logf("%d sockets in %v, %d bytes each", count, took, each)
+	if each > 16<<10 && !raceDetector {
+		t.Errorf("a socket takes %d bytes of memory", each)
+	}
+	other, _ := listener(t)
+	stun := append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 12)...)
+	for i, port := range ports {
+		binary.BigEndian.PutUint32(stun[16:], uint32(i))
+		other.WriteToUDPAddrPort(stun, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port))
+	}
+	got := map[weft.LinkID]bool{}
+	eventually(t, "all are read", func() bool {
+		datagrams, _ := n.seen.take()
+		for _, d := range datagrams {
+			if i := binary.BigEndian.Uint32([]byte(d.b)[16:]); links[i] != d.link {
+				t.Fatalf("what went to %#x came by %#x", links[i], d.link)
+			}
+			got[d.link] = true
+		}
+		return len(got) == count
+	})
+	began = time.Now()
+	for _, link := range links {
+		n.CloseSocket(link)
+	}
+	t.Logf("closed in %v", time.Since(began))
+	eventually(t, "their goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines })
+}
+
+func TestSpareSocketsAreBoundedAndEndWithTheEngine(t *testing.T) {
+	n := own(t, 1)
+	links, _, err := n.OpenSockets(maxSpares+1, false)
+	if len(links) < maxSpares && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Skipf("this machine does not give %d sockets: %v", maxSpares, err)
+	}
+	if !errors.Is(err, ErrTooManySockets) || len(links) != maxSpares || n.Sockets() != maxSpares {
+		t.Fatalf("%d sockets, %v", len(links), err)
+	}
+	n.SetRoute(2, weft.DirectVia(links[0], n.addr()))
+	if err := n.Close(); err != nil { // which waits for their goroutines
+		t.Fatal(err)
+	}
+	if _, _, err := n.OpenSockets(1, false); !errors.Is(err, net.ErrClosed) || n.Sockets() != 0 {
+		t.Errorf("after Close: %d sockets, %v", n.Sockets(), err)
+	}
+}
+
+func TestNumbersOfLinksComeRoundAndAreNotGivenTwice(t *testing.T) {
+	n := own(t, 1)
+	first, _ := spareOf(t, n)
+	n.bind.spares.last = 0xffff
+	second, _ := spareOf(t, n)
+	if second == first || second < firstSpare {
+		t.Errorf("%#x and %#x", first, second)
+	}
+}
+
+// BenchmarkThroughputOverASpareSocket sends packets of the overlay's MTU from one engine to another over loopback,
+// by the shared sockets and by spare ones. What counts is how the two compare, in one run.
+func BenchmarkThroughputOverASpareSocket(b *testing.B) {
+	for _, name := range []string{"shared", "spare"} {
+		b.Run(name, func(b *testing.B) {
+			x, y, xLink, yLink, xAddr, yAddr := joined(b)
+			if name == "shared" {
+				xLink, yLink, xAddr, yAddr = 0, 0, x.addr(), y.addr()
+			}
+			throughput(b, x, y, weft.DirectVia(xLink, yAddr), weft.DirectVia(yLink, xAddr), b.N)
+		})
+	}
+}
+
+// throughput sends packets of full size from x to y, with a bounded number on the way, and returns how long it took.
+func throughput(t testing.TB, x, y *node, toY, toX weft.Via, packets int) time.Duration {
+	t.Helper()
+	x.Learn(y.id, toY.Addr)
+	y.Learn(x.id, toX.Addr)
+	x.SetRoute(y.id, toY)
+	y.SetRoute(x.id, toX)
+	exchange(t, x, y, 0)
+	if b, ok := t.(*testing.B); ok {
+		b.SetBytes(MTU)
+		b.ResetTimer()
+	}
+	const window = 512
+	room := make(chan struct{}, window)
+	began := time.Now()
+	go func() {
+		p := packet(addrOf(x.id), addrOf(y.id), 1, MTU)
+		for range packets {
+			room <- struct{}{}
+			x.tun.out <- p
+		}
+	}()
+	for i := range packets {
+		select {
+		case <-y.tun.in:
+			<-room
+		case <-time.After(patience):
+			t.Fatalf("packet %d of %d did not arrive: %+v, %+v", i, packets, x.Drops(), y.Drops())
+		}
+	}
+	return time.Since(began)
+}
