@@ -70,8 +70,7 @@ type mesh struct {
 	relays    map[weft.RelayID]*relayLink
 	reflexive gather.Reflexive
 	local     []weft.Candidate
-	session   uint32 // of wire.Candidates
-	began     time.Time
+	session   uint32    // of wire.Candidates
 	watchAt   time.Time // of the next comparison of traffic
 	activeAt  time.Time // of the last traffic
 	names     *names
@@ -98,7 +97,7 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 		calls: make(chan func(time.Time)), frames: make(chan frame, framesQueued), done: make(chan struct{}),
 		peers: map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
 		problems: map[string]string{}, pings: map[wire.TxID]chan<- pingAnswer{},
-		session: randomSession(), began: time.Now(),
+		session: randomSession(),
 	}
 	e, err := engine.New(engine.Config{
 		Key: cfg.Key, Self: m.Self.ID, Device: cfg.Device.TUN, Port: cfg.Settings.Port, AnyPortIfTaken: true,
@@ -288,12 +287,12 @@ func (me *mesh) setMap(now time.Time, m weft.NetworkMap) {
 	first := me.netmap.Self.ID == 0
 	old := me.netmap
 	me.netmap = m
+	me.names.set(m)
 	if first || !slices.Equal(old.Self.Addrs, m.Self.Addrs) || !slices.Equal(old.Ranges, m.Ranges) || old.Service != m.Service {
 		me.configureLink()
 	}
 	me.setRelays(now)
 	me.setPeers(now)
-	me.names.set(m)
 }
 
 // configureLink gives the overlay's interface its addresses and routes.

@@ -65,9 +65,8 @@ func (n *names) set(m weft.NetworkMap) {
 	}
 }
 
-// start serves the names and tells the system, once. It does not wait.
+// start serves the names that were set and tells the system, once. It does not wait.
 func (n *names) start(m weft.NetworkMap) {
-	n.set(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.started {

@@ -69,9 +69,7 @@ func (d *Daemon) refused(e *weft.Error) {
 
 // setMap takes a new map in.
 func (d *Daemon) setMap(m weft.NetworkMap) {
-	if err := d.state.SetMap(&m); err != nil {
-		d.log.Error("the map was not stored; it is used all the same", "error", err)
-	}
+	d.state.SetMap(&m)
 	if d.mesh == nil {
 		d.startMesh()
 		return

@@ -74,6 +74,7 @@ func (s Settings) Equal(o Settings) bool {
 type State struct {
 	dir    string
 	unlock func() error
+	keeper *keeper // of the map's file
 
 	mu       sync.Mutex
 	identity Identity
@@ -96,6 +97,7 @@ func OpenState(dir string, log *slog.Logger) (*State, error) {
 		unlock()
 		return nil, err
 	}
+	s.keeper = newKeeper(log, func(m *weft.NetworkMap) error { return s.write(mapFile, m) })
 	return s, nil
 }
 
@@ -137,8 +139,11 @@ func (s *State) load(log *slog.Logger) error {
 	return nil
 }
 
-// Close gives the directory up.
-func (s *State) Close() { s.unlock() }
+// Close writes what is not written yet, and gives the directory up.
+func (s *State) Close() {
+	s.keeper.close()
+	s.unlock()
+}
 
 // Dir is the directory's path.
 func (s *State) Dir() string { return s.dir }
@@ -195,7 +200,7 @@ func (s *State) ForgetMap() error {
 
 func (s *State) forgetMap() error {
 	s.netmap = nil
-	if err := os.Remove(filepath.Join(s.dir, mapFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.keeper.drop(func() error { return os.Remove(filepath.Join(s.dir, mapFile)) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the map of the network that was left: %w", err)
 	}
 	return nil
@@ -222,12 +227,12 @@ func (s *State) SetSettings(v Settings) error {
 	return nil
 }
 
-// SetMap stores the map.
-func (s *State) SetMap(m *weft.NetworkMap) error {
+// SetMap takes the map in. It is in its file soon, and at the latest after Close.
+func (s *State) SetMap(m *weft.NetworkMap) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.netmap = m
-	return s.write(mapFile, m)
+	s.keeper.put(m)
 }
 
 // writeIdentity stores the identity, and takes it as the current one only when it is stored.
