@@ -151,11 +151,11 @@ func TestBehaviourOfAMachineWithoutNATIsSeenOnLoopback(t *testing.T) {
 	}()
 	defer conn.Close()
 	server := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	r, err := Behaviour(ctx, []netip.AddrPort{server}, []netip.Addr{netip.MustParseAddr("127.0.0.1")})
+	r, err := Behaviour(ctx, BehaviourConfig{Servers: []netip.AddrPort{server}, Local: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Mapping != stun.NoNAT {
+	if r.Mapping != weft.NoNAT {
 		t.Errorf("mapping is %s", r.Mapping)
 	}
 	if rtt, err := RTT(ctx, server); err != nil || rtt <= 0 {

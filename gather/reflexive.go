@@ -118,7 +118,7 @@ func (r *Reflexive) Candidates() []weft.Candidate {
 }
 
 // Mapping is what the answers together say of the NAT, as far as they differ in address and port.
-func (r *Reflexive) Mapping(local ...netip.AddrPort) stun.Mapping {
+func (r *Reflexive) Mapping(local ...netip.AddrPort) weft.Mapping {
 	var seen []stun.Observation
 	for _, s := range r.servers {
 		if s.known && s.addr.Addr().Is4() {

@@ -9,7 +9,6 @@ import (
 	"weft/gather"
 	"weft/host"
 	"weft/relay"
-	"weft/stun"
 )
 
 // netcheckPatience bounds all of a netcheck: RFC 5780's tests wait for answers that do not come.
@@ -77,19 +76,31 @@ func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr) w
 	if len(servers) == 0 || len(local) == 0 {
 		return f
 	}
-	r, err := gather.Behaviour(ctx, servers, local)
+	r, err := gather.Behaviour(ctx, gather.BehaviourConfig{Servers: servers, Local: local})
 	if err != nil || len(r.Seen) == 0 {
 		return f
 	}
 	f.Works, f.Mapped = true, r.Seen[0].Mapped
-	if r.Mapping != stun.MappingUnknown {
-		f.Mapping = r.Mapping.String()
-	}
-	if r.Filtering != stun.FilteringUnknown {
-		f.Filtering = r.Filtering.String()
-	}
+	f.Mapping, f.Filtering = mappingWords[r.Mapping], filteringWords[r.Filtering]
 	return f
 }
+
+// RFC 4787's words, as scripts have always read them in the document of weft netcheck.
+var (
+	mappingWords = [...]string{
+		weft.MappingUnknown:                 "unknown",
+		weft.NoNAT:                          "No NAT",
+		weft.EndpointIndependentMapping:     "Endpoint-Independent Mapping",
+		weft.AddressDependentMapping:        "Address-Dependent Mapping",
+		weft.AddressAndPortDependentMapping: "Address and Port-Dependent Mapping",
+	}
+	filteringWords = [...]string{
+		weft.FilteringUnknown:                 "unknown",
+		weft.EndpointIndependentFiltering:     "Endpoint-Independent Filtering",
+		weft.AddressDependentFiltering:        "Address-Dependent Filtering",
+		weft.AddressAndPortDependentFiltering: "Address and Port-Dependent Filtering",
+	}
+)
 
 // liveStream is the stream to a relay that is in use, or nil.
 func (d *Daemon) liveStream(ctx context.Context, id weft.RelayID) (live *relay.Stream) {

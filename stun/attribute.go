@@ -81,6 +81,11 @@ const (
 	AttrFingerprint            Attr = 0x8028
 	AttrResponseOrigin         Attr = 0x802b // RFC 5780, 7.3
 	AttrOtherAddress           Attr = 0x802c // RFC 5780, 7.4
+
+	// AttrAlternatePort is our own, from the range that is assigned first come (RFC 8489, 18.3) and not assigned:
+	// the port, two bytes and two of zeros, where a server of one address answers as well, and from where it
+	// sends its answer to a CHANGE-REQUEST with the change-port flag alone.
+	AttrAlternatePort Attr = 0xd757
 )
 
 // required reports whether the type is in the comprehension-required range.

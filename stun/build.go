@@ -32,7 +32,7 @@ func AppendBindingRequest(dst []byte, id TransactionID, r Request) []byte {
 		w.change(r.Change)
 	}
 	if r.ResponsePort != 0 {
-		w.responsePort(r.ResponsePort)
+		w.port(AttrResponsePort, r.ResponsePort)
 	}
 	if r.Software != "" {
 		w.text(AttrSoftware, cut(r.Software, maxSoftware))
@@ -119,8 +119,9 @@ func (w *writer) change(c Change) {
 	w.b = append(w.b, 0, 0, 0, byte(c))
 }
 
-func (w *writer) responsePort(p uint16) {
-	w.head(AttrResponsePort, 4)
+// port writes RESPONSE-PORT or AttrAlternatePort, which have one form.
+func (w *writer) port(t Attr, p uint16) {
+	w.head(t, 4)
 	w.b = binary.BigEndian.AppendUint16(w.b, p)
 	w.b = append(w.b, 0, 0)
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"weft"
 )
 
 const (
@@ -24,33 +26,64 @@ const (
 	discoveryStagger = 600 * time.Millisecond
 )
 
-// DiscoveryConfig says whom to ask, and of which socket.
+// DiscoverySockets is how many sockets a Discovery makes use of: one sees every server; the others see one server
+// in the order of their numbers, which shows how ports are allocated, and then serve the tests of the filter and
+// of hairpinning.
+const DiscoverySockets = 7
+
+// DiscoveryConfig says whom to ask, and of which sockets.
 type DiscoveryConfig struct {
-	// Servers are asked in this order, of one address family. The more they
-	// differ in address and port, the more is learnt; one with an alternate
-	// address (RFC 5780) is enough for everything.
+	// Servers are asked in this order, of one address family. The more they differ in address and port, the more
+	// is learnt. One with an alternate address (RFC 5780) is enough for everything; of one with an alternate port
+	// (AttrAlternatePort) both ports are asked.
 	Servers []netip.AddrPort
 
-	// Local are the socket's own addresses: one if it is bound to an address, one
-	// for each interface if it is not. Without them NoNAT can't be found.
-	Local []netip.AddrPort
+	// Probers are those of Servers that the caller can ask to send us a packet that nobody here asked them for:
+	// see Action. Seen is the address at which the server knows us, to which it sends.
+	Probers []Prober
 
-	// Filtering asks for the filtering tests as well. They need a socket that has
-	// not sent to the servers' alternate addresses for as long as a mapping may
-	// live (RFC 5780, 4.1, has 15 minutes), or the NAT will look too open.
-	Filtering bool
+	// Local are the machine's own addresses of that family. Without them NoNAT can't be found.
+	Local []netip.Addr
+
+	// Ports are the local ports of the sockets, at most DiscoverySockets, bound to no address, of which none has
+	// ever sent anything. With one of them only the mapping is found; the more, the more.
+	Ports []uint16
 
 	// Transaction says how to ask; each zero field takes discovery's own default:
 	// an RTO of 200 ms, 4 requests, 4 RTOs of patience. Change is set by the tests.
 	Transaction TransactionConfig
 }
 
+// A Prober is a server that sends probes to order.
+type Prober struct {
+	Server netip.AddrPort // one of DiscoveryConfig.Servers
+	Seen   netip.Addr     // at which the server knows us
+}
+
+// An Action is one thing that a Discovery wants done. The zero Action is nothing.
+type Action struct {
+	// Packet is to be sent to To by the socket whose port is Ports[Socket]. It must not be changed.
+	Socket int
+	Packet []byte
+	To     netip.AddrPort
+
+	// Probe, if it has a port, asks for something else: that the relay whose STUN address is To sends to this
+	// port of the address at which it knows us, and from that STUN address, the answer to a binding request with
+	// this ID that nobody sent. The caller answers by Probed.
+	Probe Probe
+}
+
+// A Probe is a datagram that a server is to send to a port of ours.
+type Probe struct {
+	ID   TransactionID
+	Port uint16
+}
+
 // Report is what a Discovery knows so far, and at its end what it found.
 type Report struct {
-	Mapping   Mapping
-	Filtering Filtering
-	Varies    bool          // different servers saw different mappings: see MappingVaries
-	Seen      []Observation // what servers saw, in the order they were asked
+	weft.NAT
+	Varies bool          // different servers saw different mappings: see MappingVaries
+	Seen   []Observation // what servers saw, in the order they were asked
 }
 
 // Discovery finds out what the NAT in front of one socket does: RFC 5780, 4.3 and
@@ -109,14 +142,13 @@ func NewDiscovery(now time.Time, cfg DiscoveryConfig) *Discovery {
 	return &Discovery{cfg: cfg, resume: now}
 }
 
-// Poll returns a packet to send from the socket now and its destination, nil if
-// there is none; when to poll again; and whether the discovery is over. Poll
-// again at once after a packet: there may be another.
-func (d *Discovery) Poll(now time.Time) (packet []byte, to netip.AddrPort, next time.Time, done bool) {
+// Poll returns what to do now, nothing if it has neither packet nor probe; when to poll again; and whether the
+// discovery is over. Poll again at once after an action: there may be another.
+func (d *Discovery) Poll(now time.Time) (a Action, next time.Time, done bool) {
 	for {
 		d.advance(now)
 		if d.phase == finished {
-			return nil, netip.AddrPort{}, time.Time{}, true
+			return Action{}, time.Time{}, true
 		}
 		changed := false
 		next = time.Time{}
@@ -126,7 +158,7 @@ func (d *Discovery) Poll(now time.Time) (packet []byte, to netip.AddrPort, next 
 			}
 			pkt, at, over := p.tx.Poll(now)
 			if pkt != nil {
-				return pkt, p.to, now, false
+				return Action{Packet: pkt, To: p.to}, now, false
 			}
 			if over {
 				p.over, changed = true, true
@@ -143,13 +175,17 @@ func (d *Discovery) Poll(now time.Time) (packet []byte, to netip.AddrPort, next 
 		if d.phase == finding && d.asked < len(d.cfg.Servers) {
 			next = sooner(next, d.staggered())
 		}
-		return nil, netip.AddrPort{}, next, false
+		return Action{}, next, false
 	}
 }
 
-// Handle takes a datagram that came from `from`. It is true if that answered one
-// of the questions; poll again then. Anything else is left to others.
-func (d *Discovery) Handle(now time.Time, pkt []byte, from netip.AddrPort) bool {
+// Probed is the caller's answer to an Action with a Probe: the relay says that it has sent it, or it has not, or
+// nothing is known of it. It may come before the probe or after, and must come in the end.
+func (d *Discovery) Probed(now time.Time, id TransactionID, sent bool) {}
+
+// Handle takes a datagram that came from `from` to the socket of that number. It is true if it was meant for the
+// discovery; poll again then. Anything else is left to others.
+func (d *Discovery) Handle(now time.Time, socket int, pkt []byte, from netip.AddrPort) bool {
 	for _, p := range d.probes {
 		r, ok := p.tx.Handle(now, pkt, from)
 		if ok {
@@ -162,15 +198,26 @@ func (d *Discovery) Handle(now time.Time, pkt []byte, from netip.AddrPort) bool 
 
 // Report may be asked for at any time.
 func (d *Discovery) Report() Report {
-	r := Report{Filtering: d.filtering()}
+	r := Report{NAT: weft.NAT{Filtering: d.filtering()}}
 	for _, p := range d.probes {
 		if p.answered && p.change == 0 {
 			r.Seen = append(r.Seen, Observation{Server: p.to, Mapped: p.result.Mapped})
 		}
 	}
-	r.Mapping = ClassifyMapping(r.Seen, d.cfg.Local...)
+	r.Mapping = ClassifyMapping(r.Seen, d.local(0)...)
 	r.Varies = MappingVaries(r.Seen)
 	return r
+}
+
+// local are the addresses of a socket.
+func (d *Discovery) local(socket int) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range d.cfg.Local {
+		if socket < len(d.cfg.Ports) {
+			out = append(out, netip.AddrPortFrom(a, d.cfg.Ports[socket]))
+		}
+	}
+	return out
 }
 
 // advance begins what can begin now.
@@ -194,7 +241,7 @@ func (d *Discovery) step(now time.Time) bool {
 	case finding:
 		d.chooseBase()
 		switch {
-		case d.base != nil && (d.untouched(d.base) || !d.cfg.Filtering):
+		case d.base != nil && (d.untouched(d.base) || !(len(d.cfg.Ports) > 1)):
 			// A server held back by the pace stays unasked: it may be the
 			// alternate address itself.
 			d.asked -= len(d.waiting)
@@ -212,7 +259,7 @@ func (d *Discovery) step(now time.Time) bool {
 		default:
 			d.phase = filtering
 		}
-		if d.phase == filtering && d.cfg.Filtering && d.base != nil && d.untouched(d.base) {
+		if d.phase == filtering && (len(d.cfg.Ports) > 1) && d.base != nil && d.untouched(d.base) {
 			d.ask(d.base.to, ChangeIP|ChangePort)
 			d.ask(d.base.to, ChangePort)
 		}
@@ -234,7 +281,7 @@ func (d *Discovery) step(now time.Time) bool {
 			return false
 		}
 		d.phase = comparing
-		if d.Report().Mapping == MappingUnknown {
+		if d.Report().Mapping == weft.MappingUnknown {
 			for _, s := range d.cfg.Servers[d.asked:] {
 				d.ask(s, 0)
 			}
@@ -242,7 +289,7 @@ func (d *Discovery) step(now time.Time) bool {
 		}
 		return true
 	case comparing:
-		if d.busy(finding) && d.Report().Mapping == MappingUnknown {
+		if d.busy(finding) && d.Report().Mapping == weft.MappingUnknown {
 			return false
 		}
 		d.phase = finished
@@ -325,15 +372,15 @@ func trustworthy(server, other netip.AddrPort) bool {
 }
 
 // filtering judges RFC 5780's filtering tests.
-func (d *Discovery) filtering() Filtering {
+func (d *Discovery) filtering() weft.Filtering {
 	if d.base == nil {
-		return FilteringUnknown
+		return weft.FilteringUnknown
 	}
 	server := d.base.to
 	otherPort := netip.AddrPortFrom(server.Addr(), d.other.Port())
 	both, port := d.find(server, ChangeIP|ChangePort), d.find(server, ChangePort)
 	if both == nil || port == nil {
-		return FilteringUnknown
+		return weft.FilteringUnknown
 	}
 	there := func(a netip.AddrPort) bool {
 		p := d.find(a, 0)
@@ -342,11 +389,11 @@ func (d *Discovery) filtering() Filtering {
 	letIn := func(p *probe, from netip.AddrPort) bool { return p.answered && same(p.result.From, from) }
 	switch {
 	case letIn(both, d.other):
-		return FilteringEndpointIndependent
+		return weft.EndpointIndependentFiltering
 	case letIn(port, otherPort) && both.silent() && there(d.other):
-		return FilteringAddressDependent
+		return weft.AddressDependentFiltering
 	case port.silent() && there(otherPort):
-		return FilteringAddressAndPortDependent
+		return weft.AddressAndPortDependentFiltering
 	}
-	return FilteringUnknown
+	return weft.FilteringUnknown
 }

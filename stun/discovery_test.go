@@ -9,17 +9,24 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"weft"
 )
 
 var (
-	allMappings   = []Mapping{NoNAT, MappingEndpointIndependent, MappingAddressDependent, MappingAddressAndPortDependent}
-	allFilterings = []Filtering{FilteringEndpointIndependent, FilteringAddressDependent, FilteringAddressAndPortDependent}
+	allMappings   = []weft.Mapping{weft.NoNAT, weft.EndpointIndependentMapping, weft.AddressDependentMapping, weft.AddressAndPortDependentMapping}
+	allFilterings = []weft.Filtering{weft.EndpointIndependentFiltering, weft.AddressDependentFiltering, weft.AddressAndPortDependentFiltering}
+)
+
+var (
+	simLocals = []netip.Addr{simLocal.Addr()}
+	simPorts  = []uint16{simLocal.Port(), simLocal.Port() + 1}
 )
 
 // discover runs a discovery with the filtering tests in the world.
 func discover(t testing.TB, w *world, servers ...netip.AddrPort) (Report, time.Duration) {
 	t.Helper()
-	r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: []netip.AddrPort{simLocal}, Filtering: true}))
+	r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: simLocals, Ports: simPorts}))
 	starts := []time.Time{}
 	for _, at := range w.begun {
 		starts = append(starts, at)
@@ -44,12 +51,12 @@ func TestEveryKindOfNATIsRecognized(t *testing.T) {
 				if r.Mapping != mapping || r.Filtering != filtering {
 					t.Errorf("found %v, %v", r.Mapping, r.Filtering)
 				}
-				if want := mapping == MappingAddressDependent || mapping == MappingAddressAndPortDependent; r.Varies != want {
+				if want := mapping == weft.AddressDependentMapping || mapping == weft.AddressAndPortDependentMapping; r.Varies != want {
 					t.Errorf("varies: %v", r.Varies)
 				}
 				// Silence takes 2.2 s once, everything else some round trips.
 				limit := 3500 * time.Millisecond
-				if filtering == FilteringEndpointIndependent {
+				if filtering == weft.EndpointIndependentFiltering {
 					limit = time.Second
 				}
 				if took > limit {
@@ -62,26 +69,26 @@ func TestEveryKindOfNATIsRecognized(t *testing.T) {
 
 func TestServersWithOneAddressEachTellTheMapping(t *testing.T) {
 	a1, a2, b1, c1 := ap("192.0.2.1:1"), ap("192.0.2.1:2"), ap("192.0.2.2:1"), ap("192.0.2.3:1")
-	unknown := [4]Mapping{NoNAT, MappingUnknown, MappingUnknown, MappingUnknown}
+	unknown := [4]weft.Mapping{weft.NoNAT, weft.MappingUnknown, weft.MappingUnknown, weft.MappingUnknown}
 	for name, tc := range map[string]struct {
 		servers []netip.AddrPort
-		want    [4]Mapping // for each of allMappings
+		want    [4]weft.Mapping // for each of allMappings
 	}{
-		"none":                {nil, [4]Mapping{}},
+		"none":                {nil, [4]weft.Mapping{}},
 		"one":                 {[]netip.AddrPort{a1}, unknown},
-		"two addresses":       {[]netip.AddrPort{a1, b1}, [4]Mapping{NoNAT, MappingEndpointIndependent, MappingUnknown, MappingUnknown}},
-		"two ports":           {[]netip.AddrPort{a1, a2}, [4]Mapping{NoNAT, MappingUnknown, MappingUnknown, MappingAddressAndPortDependent}},
-		"ports and addresses": {[]netip.AddrPort{a1, b1, a2}, [4]Mapping(allMappings)},
-		"one of three dead":   {[]netip.AddrPort{a1, ap("192.0.2.9:1"), c1}, [4]Mapping{NoNAT, MappingEndpointIndependent, MappingUnknown, MappingUnknown}},
-		"the first dead":      {[]netip.AddrPort{ap("192.0.2.9:1"), a1, b1, a2}, [4]Mapping(allMappings)},
-		"all dead":            {[]netip.AddrPort{ap("192.0.2.9:1"), ap("192.0.2.8:1")}, [4]Mapping{}},
+		"two addresses":       {[]netip.AddrPort{a1, b1}, [4]weft.Mapping{weft.NoNAT, weft.EndpointIndependentMapping, weft.MappingUnknown, weft.MappingUnknown}},
+		"two ports":           {[]netip.AddrPort{a1, a2}, [4]weft.Mapping{weft.NoNAT, weft.MappingUnknown, weft.MappingUnknown, weft.AddressAndPortDependentMapping}},
+		"ports and addresses": {[]netip.AddrPort{a1, b1, a2}, [4]weft.Mapping(allMappings)},
+		"one of three dead":   {[]netip.AddrPort{a1, ap("192.0.2.9:1"), c1}, [4]weft.Mapping{weft.NoNAT, weft.EndpointIndependentMapping, weft.MappingUnknown, weft.MappingUnknown}},
+		"the first dead":      {[]netip.AddrPort{ap("192.0.2.9:1"), a1, b1, a2}, [4]weft.Mapping(allMappings)},
+		"all dead":            {[]netip.AddrPort{ap("192.0.2.9:1"), ap("192.0.2.8:1")}, [4]weft.Mapping{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, mapping := range allMappings {
 				for _, filtering := range allFilterings {
 					w := newWorld(mapping, filtering).single(a1, a2, b1, c1)
 					r, took := discover(t, w, tc.servers...)
-					if r.Mapping != tc.want[i] || r.Filtering != FilteringUnknown {
+					if r.Mapping != tc.want[i] || r.Filtering != weft.FilteringUnknown {
 						t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
 					}
 					if took > 4*time.Second {
@@ -94,13 +101,13 @@ func TestServersWithOneAddressEachTellTheMapping(t *testing.T) {
 }
 
 func TestADeadServerHardlyHoldsUpTheOthers(t *testing.T) {
-	w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent).four(&twoAddresses)
+	w := newWorld(weft.EndpointIndependentMapping, weft.EndpointIndependentFiltering).four(&twoAddresses)
 	d := NewDiscovery(w.now, DiscoveryConfig{
-		Servers: []netip.AddrPort{ap("198.51.100.9:9"), server4}, Filtering: true,
+		Servers: []netip.AddrPort{ap("198.51.100.9:9"), server4}, Ports: simPorts,
 		Transaction: TransactionConfig{RTO: 10 * time.Second}, // nothing else wakes it up
 	})
 	r, took := w.run(d)
-	if r.Mapping != MappingEndpointIndependent || r.Filtering != FilteringEndpointIndependent || took > 2*time.Second {
+	if r.Mapping != weft.EndpointIndependentMapping || r.Filtering != weft.EndpointIndependentFiltering || took > 2*time.Second {
 		t.Errorf("found %v, %v after %v", r.Mapping, r.Filtering, took)
 	}
 }
@@ -134,12 +141,14 @@ func TestListingBothAddressesOfAServerDoesNotOpenTheFilter(t *testing.T) {
 // held back by the pace.
 func TestAServerHeldBackDoesNotOpenTheFilter(t *testing.T) {
 	plain := ap("198.51.100.1:3478")
-	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4, plain, twoAddresses.IPv4.Alternate}, Filtering: true})
-	first, _, _, _ := d.Poll(epoch)
+	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4, plain, twoAddresses.IPv4.Alternate}, Ports: simPorts})
+	begin, _, _ := d.Poll(epoch)
+	first := begin.Packet
 	now := epoch.Add(discoveryStagger)
 	var second []byte
 	for {
-		pkt, to, _, _ := d.Poll(now)
+		a, _, _ := d.Poll(now)
+		pkt, to := a.Packet, a.To
 		if pkt == nil {
 			break
 		}
@@ -152,15 +161,16 @@ func TestAServerHeldBackDoesNotOpenTheFilter(t *testing.T) {
 	}
 	now = now.Add(time.Millisecond)
 	reply, _ := (&Responder{}).Respond(nil, second, client4, plain)
-	d.Handle(now, reply.Packet, plain)
-	if pkt, to, _, _ := d.Poll(now); pkt != nil {
-		t.Fatalf("%v was asked at once, faster than the pace", to)
+	d.Handle(now, 0, reply.Packet, plain)
+	if a, _, _ := d.Poll(now); a.Packet != nil {
+		t.Fatalf("%v was asked at once, faster than the pace", a.To)
 	}
 	reply, _ = twoAddresses.Respond(nil, first, client4, server4)
-	d.Handle(now, reply.Packet, server4)
+	d.Handle(now, 0, reply.Packet, server4)
 	now = now.Add(time.Second)
 	for {
-		pkt, to, _, _ := d.Poll(now)
+		a, _, _ := d.Poll(now)
+		pkt, to := a.Packet, a.To
 		if pkt == nil {
 			break
 		}
@@ -181,7 +191,7 @@ func TestAFilterThatWasOpenedBeforeIsNotJudged(t *testing.T) {
 			for _, mapping := range allMappings {
 				for _, filtering := range allFilterings {
 					w := newWorld(mapping, filtering).four(&twoAddresses).single(first)
-					if r, _ := discover(t, w, first, server4); r.Mapping != mapping || r.Filtering != FilteringUnknown {
+					if r, _ := discover(t, w, first, server4); r.Mapping != mapping || r.Filtering != weft.FilteringUnknown {
 						t.Errorf("%v, %v: found %v, %v", mapping, filtering, r.Mapping, r.Filtering)
 					}
 					// Another server, not tainted, comes to the rescue.
@@ -197,9 +207,9 @@ func TestAFilterThatWasOpenedBeforeIsNotJudged(t *testing.T) {
 
 func TestWithoutFilteringTestsOnlyTheMappingIsFound(t *testing.T) {
 	for _, mapping := range allMappings {
-		w := newWorld(mapping, FilteringAddressAndPortDependent).four(&twoAddresses)
-		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: []netip.AddrPort{server4}, Local: []netip.AddrPort{simLocal}}))
-		if r.Mapping != mapping || r.Filtering != FilteringUnknown || took > time.Second {
+		w := newWorld(mapping, weft.AddressAndPortDependentFiltering).four(&twoAddresses)
+		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: []netip.AddrPort{server4}, Local: simLocals, Ports: simPorts[:1]}))
+		if r.Mapping != mapping || r.Filtering != weft.FilteringUnknown || took > time.Second {
 			t.Errorf("%v: found %v, %v in %v", mapping, r.Mapping, r.Filtering, took)
 		}
 	}
@@ -211,29 +221,29 @@ func TestADeadAlternateIsNotTakenForAFilter(t *testing.T) {
 	otherAddr := netip.AddrPortFrom(q.Addr(), p.Port())
 	for name, tc := range map[string]struct {
 		dead []netip.AddrPort
-		want func(m Mapping, f Filtering) (Mapping, Filtering)
+		want func(m weft.Mapping, f weft.Filtering) (weft.Mapping, weft.Filtering)
 	}{
-		"the alternate address": {[]netip.AddrPort{q, otherAddr}, func(m Mapping, f Filtering) (Mapping, Filtering) {
+		"the alternate address": {[]netip.AddrPort{q, otherAddr}, func(m weft.Mapping, f weft.Filtering) (weft.Mapping, weft.Filtering) {
 			// Left: two ports of one address.
-			if m == MappingEndpointIndependent || m == MappingAddressDependent {
-				m = MappingUnknown
+			if m == weft.EndpointIndependentMapping || m == weft.AddressDependentMapping {
+				m = weft.MappingUnknown
 			}
-			if f != FilteringAddressAndPortDependent {
-				f = FilteringUnknown
+			if f != weft.AddressAndPortDependentFiltering {
+				f = weft.FilteringUnknown
 			}
 			return m, f
 		}},
-		"the alternate port": {[]netip.AddrPort{q, otherPort}, func(m Mapping, f Filtering) (Mapping, Filtering) {
-			if m == MappingAddressDependent || m == MappingAddressAndPortDependent {
-				m = MappingUnknown
+		"the alternate port": {[]netip.AddrPort{q, otherPort}, func(m weft.Mapping, f weft.Filtering) (weft.Mapping, weft.Filtering) {
+			if m == weft.AddressDependentMapping || m == weft.AddressAndPortDependentMapping {
+				m = weft.MappingUnknown
 			}
-			return m, FilteringUnknown
+			return m, weft.FilteringUnknown
 		}},
-		"all alternates": {[]netip.AddrPort{q, otherPort, otherAddr}, func(m Mapping, f Filtering) (Mapping, Filtering) {
-			if m != NoNAT {
-				m = MappingUnknown
+		"all alternates": {[]netip.AddrPort{q, otherPort, otherAddr}, func(m weft.Mapping, f weft.Filtering) (weft.Mapping, weft.Filtering) {
+			if m != weft.NoNAT {
+				m = weft.MappingUnknown
 			}
-			return m, FilteringUnknown
+			return m, weft.FilteringUnknown
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -255,10 +265,10 @@ func TestADeadAlternateIsNotTakenForAFilter(t *testing.T) {
 
 func TestADeadAlternateIsMadeUpForByTheOtherServers(t *testing.T) {
 	plain := ap("198.51.100.1:3478")
-	w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent).four(&twoAddresses).single(plain)
+	w := newWorld(weft.EndpointIndependentMapping, weft.EndpointIndependentFiltering).four(&twoAddresses).single(plain)
 	w.servers[twoAddresses.IPv4.Alternate] = nil
 	w.servers[netip.AddrPortFrom(twoAddresses.IPv4.Alternate.Addr(), server4.Port())] = nil
-	if r, _ := discover(t, w, server4, plain); r.Mapping != MappingEndpointIndependent {
+	if r, _ := discover(t, w, server4, plain); r.Mapping != weft.EndpointIndependentMapping {
 		t.Errorf("found %v", r.Mapping)
 	}
 }
@@ -294,14 +304,14 @@ func TestAServerThatDoesNotHonourChangesTellsNothingOfTheFilter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filtering := range allFilterings {
-				w := newWorld(MappingEndpointIndependent, filtering).four(&twoAddresses)
+				w := newWorld(weft.EndpointIndependentMapping, filtering).four(&twoAddresses)
 				w.servers[server4] = ignore(change)
 				r, _ := discover(t, w, server4)
-				want := FilteringUnknown
-				if name == "changes its port only" && filtering == FilteringAddressAndPortDependent {
+				want := weft.FilteringUnknown
+				if name == "changes its port only" && filtering == weft.AddressAndPortDependentFiltering {
 					want = filtering // the port is filtered, so the address is
 				}
-				if r.Mapping != MappingEndpointIndependent || r.Filtering != want {
+				if r.Mapping != weft.EndpointIndependentMapping || r.Filtering != want {
 					t.Errorf("%v: found %v, %v", filtering, r.Mapping, r.Filtering)
 				}
 			}
@@ -320,7 +330,7 @@ func TestAnAlternateAddressThatMakesNoSenseIsNotFollowed(t *testing.T) {
 		"another family":   "[2001:db8::1]:9",
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(MappingEndpointIndependent, FilteringEndpointIndependent)
+			w := newWorld(weft.EndpointIndependentMapping, weft.EndpointIndependentFiltering)
 			w.servers[server4] = func(req []byte, from, local netip.AddrPort) (Reply, bool) {
 				b := newReply(nil, ClassSuccess, req)
 				b.address(AttrXORMappedAddress, from)
@@ -328,7 +338,7 @@ func TestAnAlternateAddressThatMakesNoSenseIsNotFollowed(t *testing.T) {
 				return Reply{b.done(), local, from}, true
 			}
 			r, _ := discover(t, w, server4)
-			if r.Mapping != MappingUnknown || r.Filtering != FilteringUnknown || len(w.asked) != 1 {
+			if r.Mapping != weft.MappingUnknown || r.Filtering != weft.FilteringUnknown || len(w.asked) != 1 {
 				t.Errorf("found %v, %v; asked %v", r.Mapping, r.Filtering, w.asked)
 			}
 		})
@@ -347,11 +357,11 @@ func TestLossMakesTheAnswerUnknownOrTheFilterLookClosedButNeverOpen(t *testing.T
 			{server4, ap("198.51.100.1:3478")},
 			{ap("198.51.100.1:3478"), server4, twoAddresses.IPv4.Alternate},
 		}).Draw(t, "servers")
-		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: []netip.AddrPort{simLocal}, Filtering: true}))
-		if r.Mapping != MappingUnknown && r.Mapping != mapping {
+		r, took := w.run(NewDiscovery(w.now, DiscoveryConfig{Servers: servers, Local: simLocals, Ports: simPorts}))
+		if r.Mapping != weft.MappingUnknown && r.Mapping != mapping {
 			t.Errorf("found %v, and it is %v", r.Mapping, mapping)
 		}
-		if r.Filtering != FilteringUnknown && r.Filtering < filtering {
+		if r.Filtering != weft.FilteringUnknown && r.Filtering < filtering {
 			t.Errorf("found %v, and it is %v", r.Filtering, filtering)
 		}
 		if took > 15*time.Second {
@@ -361,19 +371,20 @@ func TestLossMakesTheAnswerUnknownOrTheFilterLookClosedButNeverOpen(t *testing.T
 }
 
 func TestADiscoveryHearsOnlyItsOwnAnswers(t *testing.T) {
-	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4}})
-	pkt, to, _, _ := d.Poll(epoch)
+	d := NewDiscovery(epoch, DiscoveryConfig{Servers: []netip.AddrPort{server4}, Ports: simPorts})
+	a, _, _ := d.Poll(epoch)
+	pkt, to := a.Packet, a.To
 	if pkt == nil || to != server4 {
 		t.Fatalf("first packet to %v", to)
 	}
 	stray, _ := twoAddresses.Respond(nil, AppendBindingRequest(nil, testID, Request{}), client4, server4)
 	for _, b := range [][]byte{nil, {0}, pkt, stray.Packet, make([]byte, 148)} {
-		if d.Handle(epoch, b, server4) {
+		if d.Handle(epoch, 0, b, server4) {
 			t.Errorf("took % x", b)
 		}
 	}
 	reply, _ := twoAddresses.Respond(nil, pkt, client4, server4)
-	if !d.Handle(epoch, reply.Packet, server4) {
+	if !d.Handle(epoch, 0, reply.Packet, server4) {
 		t.Error("did not take its answer")
 	}
 	if seen := d.Report().Seen; len(seen) != 1 || seen[0] != (Observation{server4, client4}) {

@@ -303,30 +303,30 @@ func TestPionAgreesOnIntegrity(t *testing.T) {
 }
 
 func TestADiscoveryOverRealSocketsFindsNoNATOnTheLoopback(t *testing.T) {
-	a := fourSockets(t)
+	four := fourSockets(t)
 	c := listen(t, ap("127.0.0.1:0"))
 	defer c.Close()
 	d := NewDiscovery(time.Now(), DiscoveryConfig{
-		Servers: []netip.AddrPort{a.Primary}, Local: []netip.AddrPort{addrPort(c.LocalAddr())}, Filtering: true})
+		Servers: []netip.AddrPort{four.Primary}, Local: []netip.Addr{addrPort(c.LocalAddr()).Addr()}, Ports: []uint16{addrPort(c.LocalAddr()).Port(), 1}})
 	buf := make([]byte, 2048)
 	for {
-		pkt, to, next, done := d.Poll(time.Now())
+		a, next, done := d.Poll(time.Now())
 		if done {
 			break
 		}
-		if pkt != nil {
-			if _, err := c.WriteTo(pkt, net.UDPAddrFromAddrPort(to)); err != nil {
+		if a.Packet != nil {
+			if _, err := c.WriteTo(a.Packet, net.UDPAddrFromAddrPort(a.To)); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
 		c.SetReadDeadline(next)
 		if n, from, err := c.ReadFrom(buf); err == nil {
-			d.Handle(time.Now(), buf[:n], addrPort(from))
+			d.Handle(time.Now(), 0, buf[:n], addrPort(from))
 		}
 	}
 	r := d.Report()
-	if got := fmt.Sprint(r.Mapping, ", ", r.Filtering); got != "No NAT, Endpoint-Independent Filtering" {
+	if got := fmt.Sprint(r.Mapping, ", ", r.Filtering); got != "none, endpoint-independent" {
 		t.Errorf("found %s; seen %v", got, r.Seen)
 	}
 }

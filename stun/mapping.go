@@ -3,57 +3,9 @@ package stun
 import (
 	"net/netip"
 	"slices"
+
+	"weft"
 )
-
-// Mapping is how a NAT chooses the outside address and port for a socket
-// (RFC 4787, section 4.1). The zero value is MappingUnknown.
-type Mapping uint8
-
-const (
-	MappingUnknown                 Mapping = iota
-	NoNAT                                  // the socket's own address is what servers see
-	MappingEndpointIndependent             // the same for every destination
-	MappingAddressDependent                // the same for every port of a destination address
-	MappingAddressAndPortDependent         // another for each destination
-)
-
-func (m Mapping) String() string {
-	switch m {
-	case NoNAT:
-		return "No NAT"
-	case MappingEndpointIndependent:
-		return "Endpoint-Independent Mapping"
-	case MappingAddressDependent:
-		return "Address-Dependent Mapping"
-	case MappingAddressAndPortDependent:
-		return "Address and Port-Dependent Mapping"
-	}
-	return "Unknown"
-}
-
-// Filtering is which packets from outside a NAT or firewall lets through to a
-// socket that has sent somewhere (RFC 4787, section 5). There is no NoNAT among
-// them: a firewall filters without translating. The zero value is FilteringUnknown.
-type Filtering uint8
-
-const (
-	FilteringUnknown                 Filtering = iota
-	FilteringEndpointIndependent               // from anywhere
-	FilteringAddressDependent                  // from addresses that were sent to
-	FilteringAddressAndPortDependent           // from addresses and ports that were sent to
-)
-
-func (f Filtering) String() string {
-	switch f {
-	case FilteringEndpointIndependent:
-		return "Endpoint-Independent Filtering"
-	case FilteringAddressDependent:
-		return "Address-Dependent Filtering"
-	case FilteringAddressAndPortDependent:
-		return "Address and Port-Dependent Filtering"
-	}
-	return "Unknown"
-}
 
 // Observation is what one server saw of our socket.
 type Observation struct {
@@ -70,12 +22,12 @@ type Observation struct {
 //
 // The answer is Unknown where the observations leave more than one possibility,
 // and where they contradict each other.
-func ClassifyMapping(seen []Observation, local ...netip.AddrPort) Mapping {
+func ClassifyMapping(seen []Observation, local ...netip.AddrPort) weft.Mapping {
 	if len(seen) == 0 || contradictory(seen) {
-		return MappingUnknown
+		return weft.MappingUnknown
 	}
 	if !slices.ContainsFunc(seen, func(o Observation) bool { return !containsAddr(local, o.Mapped) }) {
-		return NoNAT
+		return weft.NoNAT
 	}
 	var portsAgree, portsDiffer, addrsAgree, addrsDiffer bool
 	for i, a := range seen {
@@ -93,13 +45,13 @@ func ClassifyMapping(seen []Observation, local ...netip.AddrPort) Mapping {
 	}
 	switch {
 	case portsDiffer: // neither of the others does that
-		return MappingAddressAndPortDependent
+		return weft.AddressAndPortDependentMapping
 	case addrsDiffer && portsAgree:
-		return MappingAddressDependent
+		return weft.AddressDependentMapping
 	case addrsAgree && !addrsDiffer:
-		return MappingEndpointIndependent
+		return weft.EndpointIndependentMapping
 	}
-	return MappingUnknown
+	return weft.MappingUnknown
 }
 
 // MappingVaries reports whether different destinations saw different mappings:

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"weft"
 )
 
 // see is an observation: a server, and the outside port it saw.
@@ -21,28 +23,28 @@ func TestMappingIsWhatTheObservationsLeave(t *testing.T) {
 	)
 	for name, tc := range map[string]struct {
 		seen   []Observation
-		want   Mapping
+		want   weft.Mapping
 		varies bool
 	}{
-		"nothing":                              {nil, MappingUnknown, false},
-		"one server":                           {[]Observation{see(a1, 7)}, MappingUnknown, false},
-		"one server twice":                     {[]Observation{see(a1, 7), see(a1, 7)}, MappingUnknown, false},
-		"two addresses agree":                  {[]Observation{see(a1, 7), see(b1, 7)}, MappingEndpointIndependent, false},
-		"two addresses and ports agree":        {[]Observation{see(a1, 7), see(b2, 7)}, MappingEndpointIndependent, false},
-		"two addresses differ":                 {[]Observation{see(a1, 7), see(b1, 8)}, MappingUnknown, true},
-		"three addresses differ":               {[]Observation{see(a1, 7), see(b1, 8), see(c3, 9)}, MappingUnknown, true},
-		"two ports agree":                      {[]Observation{see(a1, 7), see(a2, 7)}, MappingUnknown, false},
-		"two ports differ":                     {[]Observation{see(a1, 7), see(a2, 8)}, MappingAddressAndPortDependent, true},
-		"ports agree, addresses agree":         {[]Observation{see(a1, 7), see(a2, 7), see(b1, 7)}, MappingEndpointIndependent, false},
-		"ports agree, addresses differ":        {[]Observation{see(a1, 7), see(a2, 7), see(b1, 8)}, MappingAddressDependent, true},
-		"ports agree at the other":             {[]Observation{see(a1, 7), see(b1, 8), see(b2, 8)}, MappingAddressDependent, true},
-		"ports differ, addresses differ":       {[]Observation{see(a1, 7), see(a2, 8), see(b1, 9)}, MappingAddressAndPortDependent, true},
-		"addresses agree and differ":           {[]Observation{see(a1, 7), see(b1, 7), see(c3, 8)}, MappingUnknown, true},
-		"one server changed its mind":          {[]Observation{see(a1, 7), see(a1, 8), see(b1, 7)}, MappingUnknown, false},
-		"the outside address differs":          {[]Observation{see(a1, 7), {ap(b1), ap("203.0.113.10:7")}}, MappingUnknown, true},
-		"two families":                         {[]Observation{see(a1, 7), see("[2001:db8::1]:1", 7)}, MappingUnknown, false},
-		"two spellings of one address, agree":  {[]Observation{see(a1, 7), see("[::ffff:192.0.2.1]:1", 7)}, MappingUnknown, false},
-		"two spellings of one address, differ": {[]Observation{see(a1, 7), see("[::ffff:192.0.2.1]:1", 8)}, MappingUnknown, false},
+		"nothing":                              {nil, weft.MappingUnknown, false},
+		"one server":                           {[]Observation{see(a1, 7)}, weft.MappingUnknown, false},
+		"one server twice":                     {[]Observation{see(a1, 7), see(a1, 7)}, weft.MappingUnknown, false},
+		"two addresses agree":                  {[]Observation{see(a1, 7), see(b1, 7)}, weft.EndpointIndependentMapping, false},
+		"two addresses and ports agree":        {[]Observation{see(a1, 7), see(b2, 7)}, weft.EndpointIndependentMapping, false},
+		"two addresses differ":                 {[]Observation{see(a1, 7), see(b1, 8)}, weft.MappingUnknown, true},
+		"three addresses differ":               {[]Observation{see(a1, 7), see(b1, 8), see(c3, 9)}, weft.MappingUnknown, true},
+		"two ports agree":                      {[]Observation{see(a1, 7), see(a2, 7)}, weft.MappingUnknown, false},
+		"two ports differ":                     {[]Observation{see(a1, 7), see(a2, 8)}, weft.AddressAndPortDependentMapping, true},
+		"ports agree, addresses agree":         {[]Observation{see(a1, 7), see(a2, 7), see(b1, 7)}, weft.EndpointIndependentMapping, false},
+		"ports agree, addresses differ":        {[]Observation{see(a1, 7), see(a2, 7), see(b1, 8)}, weft.AddressDependentMapping, true},
+		"ports agree at the other":             {[]Observation{see(a1, 7), see(b1, 8), see(b2, 8)}, weft.AddressDependentMapping, true},
+		"ports differ, addresses differ":       {[]Observation{see(a1, 7), see(a2, 8), see(b1, 9)}, weft.AddressAndPortDependentMapping, true},
+		"addresses agree and differ":           {[]Observation{see(a1, 7), see(b1, 7), see(c3, 8)}, weft.MappingUnknown, true},
+		"one server changed its mind":          {[]Observation{see(a1, 7), see(a1, 8), see(b1, 7)}, weft.MappingUnknown, false},
+		"the outside address differs":          {[]Observation{see(a1, 7), {ap(b1), ap("203.0.113.10:7")}}, weft.MappingUnknown, true},
+		"two families":                         {[]Observation{see(a1, 7), see("[2001:db8::1]:1", 7)}, weft.MappingUnknown, false},
+		"two spellings of one address, agree":  {[]Observation{see(a1, 7), see("[::ffff:192.0.2.1]:1", 7)}, weft.MappingUnknown, false},
+		"two spellings of one address, differ": {[]Observation{see(a1, 7), see("[::ffff:192.0.2.1]:1", 8)}, weft.MappingUnknown, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 2 {
@@ -61,16 +63,16 @@ func TestMappingIsWhatTheObservationsLeave(t *testing.T) {
 func TestNoNATIsToBeSeenUnderOnesOwnAddress(t *testing.T) {
 	seen := []Observation{see("192.0.2.1:1", 7), see("192.0.2.2:1", 7)}
 	own := ap("203.0.113.9:7")
-	if got := ClassifyMapping(seen, ap("10.0.0.1:7"), own); got != NoNAT {
+	if got := ClassifyMapping(seen, ap("10.0.0.1:7"), own); got != weft.NoNAT {
 		t.Errorf("two servers, own address: %v", got)
 	}
-	if got := ClassifyMapping(seen[:1], own); got != NoNAT {
+	if got := ClassifyMapping(seen[:1], own); got != weft.NoNAT {
 		t.Errorf("one server, own address: %v", got)
 	}
-	if got := ClassifyMapping(seen); got != MappingEndpointIndependent {
+	if got := ClassifyMapping(seen); got != weft.EndpointIndependentMapping {
 		t.Errorf("own address not known: %v; it must not be guessed", got)
 	}
-	if got := ClassifyMapping(append(seen, see("192.0.2.3:1", 8)), own); got == NoNAT {
+	if got := ClassifyMapping(append(seen, see("192.0.2.3:1", 8)), own); got == weft.NoNAT {
 		t.Error("one server saw another address, and still no NAT")
 	}
 }
@@ -78,7 +80,7 @@ func TestNoNATIsToBeSeenUnderOnesOwnAddress(t *testing.T) {
 // Whatever the NAT does, any set of servers finds out that or nothing.
 func TestAMappingIsFoundRightOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		truth := rapid.SampledFrom([]Mapping{MappingEndpointIndependent, MappingAddressDependent, MappingAddressAndPortDependent}).Draw(t, "truth")
+		truth := rapid.SampledFrom([]weft.Mapping{weft.EndpointIndependentMapping, weft.AddressDependentMapping, weft.AddressAndPortDependentMapping}).Draw(t, "truth")
 		n := &nat{mapping: truth}
 		var seen []Observation
 		addrs, ports := map[netip.Addr]bool{}, map[netip.Addr]map[uint16]bool{}
@@ -95,36 +97,16 @@ func TestAMappingIsFoundRightOrNotAtAll(t *testing.T) {
 			pairs = pairs || len(ports[s.Addr()]) > 1
 		}
 		got := ClassifyMapping(seen, simLocal)
-		if got != MappingUnknown && got != truth {
+		if got != weft.MappingUnknown && got != truth {
 			t.Fatalf("%v, and it is %v", got, truth)
 		}
-		enough := map[Mapping]bool{
-			MappingEndpointIndependent:     len(addrs) > 1,
-			MappingAddressDependent:        len(addrs) > 1 && pairs,
-			MappingAddressAndPortDependent: pairs,
+		enough := map[weft.Mapping]bool{
+			weft.EndpointIndependentMapping:     len(addrs) > 1,
+			weft.AddressDependentMapping:        len(addrs) > 1 && pairs,
+			weft.AddressAndPortDependentMapping: pairs,
 		}[truth]
 		if enough && got != truth {
 			t.Fatalf("%v in spite of enough servers to see that it is %v: %v", got, truth, seen)
 		}
 	})
-}
-
-func TestBehavioursHaveTheWordsOfRFC4787(t *testing.T) {
-	for want, got := range map[string]string{
-		"Endpoint-Independent Mapping":         MappingEndpointIndependent.String(),
-		"Address-Dependent Mapping":            MappingAddressDependent.String(),
-		"Address and Port-Dependent Mapping":   MappingAddressAndPortDependent.String(),
-		"No NAT":                               NoNAT.String(),
-		"Unknown":                              Mapping(0).String(),
-		"Endpoint-Independent Filtering":       FilteringEndpointIndependent.String(),
-		"Address-Dependent Filtering":          FilteringAddressDependent.String(),
-		"Address and Port-Dependent Filtering": FilteringAddressAndPortDependent.String(),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	if Filtering(0).String() != "Unknown" {
-		t.Error("the zero Filtering must be Unknown")
-	}
 }

@@ -61,6 +61,7 @@ type Message struct {
 
 	Change       Change // flags of CHANGE-REQUEST
 	ResponsePort uint16 // of RESPONSE-PORT
+	OtherPort    uint16 // of AttrAlternatePort; 0 is none
 	Padding      int    // bytes of PADDING
 
 	classic         bool // RFC 3489: no cookie
@@ -149,6 +150,10 @@ func parse(b []byte, classic bool) (Message, error) {
 			readAddress(&m.Origin, v, nil)
 		case AttrOtherAddress:
 			readAddress(&m.Other, v, nil)
+		case AttrAlternatePort:
+			if len(v) == 4 && m.OtherPort == 0 {
+				m.OtherPort = binary.BigEndian.Uint16(v)
+			}
 		case AttrErrorCode:
 			bad = !m.readErrorCode(v)
 		case AttrUnknownAttributes:

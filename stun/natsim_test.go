@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"weft"
 )
 
 // A world of one client, one NAT and some servers, in virtual time. It steps a
@@ -18,8 +20,8 @@ var (
 
 // nat translates for one inside socket. Filtering is per mapping.
 type nat struct {
-	mapping   Mapping // NoNAT: a firewall, or with endpoint-independent filtering nothing at all
-	filtering Filtering
+	mapping   weft.Mapping // weft.NoNAT: a firewall, or with endpoint-independent filtering nothing at all
+	filtering weft.Filtering
 	mappings  []*natMapping
 }
 
@@ -32,16 +34,16 @@ type natMapping struct {
 func (n *nat) outbound(to netip.AddrPort) *natMapping {
 	var key netip.AddrPort
 	switch n.mapping {
-	case MappingAddressDependent:
+	case weft.AddressDependentMapping:
 		key = netip.AddrPortFrom(to.Addr(), 0)
-	case MappingAddressAndPortDependent:
+	case weft.AddressAndPortDependentMapping:
 		key = to
 	}
 	i := slices.IndexFunc(n.mappings, func(m *natMapping) bool { return m.key == key })
 	if i < 0 {
 		i = len(n.mappings)
 		outside := netip.AddrPortFrom(simOutside, uint16(61000+i))
-		if n.mapping == NoNAT {
+		if n.mapping == weft.NoNAT {
 			outside = simLocal
 		}
 		n.mappings = append(n.mappings, &natMapping{key: key, outside: outside})
@@ -60,9 +62,9 @@ func (n *nat) letsIn(from, to netip.AddrPort) bool {
 	}
 	return slices.ContainsFunc(n.mappings[i].contacts, func(c netip.AddrPort) bool {
 		switch n.filtering {
-		case FilteringEndpointIndependent:
+		case weft.EndpointIndependentFiltering:
 			return true
-		case FilteringAddressDependent:
+		case weft.AddressDependentFiltering:
 			return c.Addr() == from.Addr()
 		}
 		return c == from
@@ -103,7 +105,7 @@ type flight struct {
 	pkt      []byte
 }
 
-func newWorld(mapping Mapping, filtering Filtering) *world {
+func newWorld(mapping weft.Mapping, filtering weft.Filtering) *world {
 	return &world{
 		nat:     nat{mapping: mapping, filtering: filtering},
 		servers: map[netip.AddrPort]simServer{},
@@ -165,7 +167,8 @@ func (w *world) send(pkt []byte, to netip.AddrPort) {
 func (w *world) run(d *Discovery) (Report, time.Duration) {
 	start := w.now
 	for {
-		pkt, to, next, done := d.Poll(w.now)
+		a, next, done := d.Poll(w.now)
+		pkt, to := a.Packet, a.To
 		if done {
 			return d.Report(), w.now.Sub(start)
 		}
@@ -179,7 +182,7 @@ func (w *world) run(d *Discovery) (Report, time.Duration) {
 			w.flight = w.flight[1:]
 			w.now = f.at
 			if w.nat.letsIn(f.from, f.to) {
-				d.Handle(w.now, f.pkt, f.from)
+				d.Handle(w.now, 0, f.pkt, f.from)
 			}
 			continue
 		}

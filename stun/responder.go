@@ -64,6 +64,22 @@ type Responder struct {
 	Software string     // SOFTWARE, sent where it fits; empty for none
 	IPv4     Alternates // zero where there is one address
 	IPv6     Alternates
+	// Ports are the two ports of a server with one address, as clients see them, each with its socket; zero where
+	// there is one. They are named by AttrAlternatePort, and serve a CHANGE-REQUEST for the port alone.
+	Ports [2]uint16
+}
+
+// otherPort is the port of a server with one address that local is not; 0 if it has none.
+func (r *Responder) otherPort(local netip.AddrPort) uint16 {
+	switch p := r.Ports; {
+	case p[0] == p[1] || p[0] == 0 || p[1] == 0:
+		return 0
+	case local.Port() == p[0]:
+		return p[1]
+	case local.Port() == p[1]:
+		return p[0]
+	}
+	return 0
 }
 
 // Reply is a datagram to send.
@@ -92,8 +108,14 @@ func (r *Responder) Respond(dst, req []byte, from, local netip.AddrPort) (Reply,
 		alternates = &r.IPv4
 	}
 	other, hasOther := alternates.other(origin)
+	var port uint16
+	if !hasOther {
+		port = r.otherPort(local)
+	}
 	if m.hasChange && !hasOther {
-		if !classic {
+		if !classic && port != 0 && m.Change&ChangeIP == 0 {
+			// The one change that one address can make.
+		} else if !classic {
 			// Any CHANGE-REQUEST, whatever its flags: RFC 5780, section 6.
 			m.addUnknown(AttrChangeRequest)
 		} else if m.Change != 0 {
@@ -117,8 +139,12 @@ func (r *Responder) Respond(dst, req []byte, from, local netip.AddrPort) (Reply,
 	if m.Change&ChangeIP != 0 {
 		origin = netip.AddrPortFrom(other.Addr(), origin.Port())
 	}
-	if m.Change&ChangePort != 0 {
+	switch {
+	case m.Change&ChangePort == 0:
+	case hasOther:
 		origin = netip.AddrPortFrom(origin.Addr(), other.Port())
+	default:
+		origin = netip.AddrPortFrom(origin.Addr(), port)
 	}
 	if m.Change != 0 {
 		via = origin
@@ -126,7 +152,7 @@ func (r *Responder) Respond(dst, req []byte, from, local netip.AddrPort) (Reply,
 	seen := addresses{
 		mapped: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()),
 		origin: origin, hasOrigin: origin.IsValid() && !origin.Addr().IsUnspecified(),
-		other: other, hasOther: hasOther,
+		other: other, hasOther: hasOther, port: port,
 	}
 	return Reply{accept(dst, &m, room, seen, r.Software), via, to}, true
 }
@@ -144,6 +170,7 @@ func allowed(n int, client netip.Addr) int {
 type addresses struct {
 	mapped, origin, other netip.AddrPort
 	hasOrigin, hasOther   bool
+	port                  uint16 // the alternate one of a server with one address; 0 is none
 }
 
 // accept appends a success response to m of about room bytes: optional
@@ -162,6 +189,9 @@ func accept(dst []byte, m *Message, room int, a addresses, software string) []by
 	}
 	w := newReply(dst, ClassSuccess, m.raw)
 	w.address(mapped, a.mapped)
+	if a.port != 0 && !m.classic && w.size()+8 <= room {
+		w.port(AttrAlternatePort, a.port)
+	}
 	if a.hasOther || a.hasOrigin && w.size()+addressSize(a.origin.Addr()) <= room {
 		w.address(origin, a.origin)
 	}

@@ -50,6 +50,7 @@ type Result struct {
 	From   netip.AddrPort // who answered: the server, unless a change was asked for
 	Origin netip.AddrPort // what the server says it answered from; invalid if it does not
 	Other  netip.AddrPort // its alternate address and port; invalid if it has none
+	Port   uint16         // its alternate port at the same address; 0 if it has none
 	Code   int            // 0, or the error code of a refusal
 	Reason string         // the server's words for that
 }
@@ -151,7 +152,7 @@ func (t *Transaction) Handle(now time.Time, pkt []byte, from netip.AddrPort) (Re
 		t.end(ErrNotUnderstood) // RFC 8489, 6.3.3 and 6.3.4
 		return Result{}, false
 	}
-	r := Result{From: netip.AddrPortFrom(plainAddr(from), from.Port()), Origin: m.Origin, Other: m.Other}
+	r := Result{From: netip.AddrPortFrom(plainAddr(from), from.Port()), Origin: m.Origin, Other: m.Other, Port: m.OtherPort}
 	if m.Class == ClassError {
 		r.Code, r.Reason = m.Code, m.Reason()
 	} else {
