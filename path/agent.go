@@ -89,6 +89,11 @@ type Config struct {
 	Rand func([]byte)
 	// Eager keeps a path to the peer found and warm while it is there, without traffic.
 	Eager bool
+	// Leads says which of the two proposes attempts (package comment): exactly one of both nodes' agents has it
+	// set, the one with the higher node number.
+	Leads bool
+	// Budget is what all agents of the node share; nil: the agent has one of its own, of DefaultRate.
+	Budget *Budget
 }
 
 // An Agent finds and picks the way to one peer. It is not safe for concurrent use. Times passed to its methods
@@ -118,12 +123,16 @@ type Agent struct {
 	next   time.Time // when to be called again, as gathered during Poll
 
 	choice choice
+
+	nat      weft.NAT // ours, for IPv4
+	attested []netip.Addr
 }
 
 // pending is what Handle and the setters leave for Poll.
 type pending struct {
 	send          []Transmit
 	learn, forget []netip.AddrPort
+	close         []weft.LinkID
 }
 
 // maxPending bounds the answers that wait for Poll; what comes beyond is as good as lost on the way.
@@ -131,6 +140,9 @@ const maxPending = 64
 
 // New makes an Agent that knows nothing of its peer yet.
 func New(now time.Time, cfg Config) *Agent {
+	if cfg.Budget == nil {
+		cfg.Budget = NewBudget(0)
+	}
 	a := &Agent{cfg: cfg}
 	a.exchange.seq = 1
 	a.choice.at = now
@@ -147,6 +159,36 @@ func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
 	a.links = linksOf(list)
 	a.rebuild()
 	a.changed(now)
+}
+
+// SetNAT says what is known of the NATs between this node and the IPv4 internet; the peer is told.
+func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
+	if a.nat == v4 {
+		return
+	}
+	a.nat = v4
+	a.changed(now)
+}
+
+// SetAttested says at which addresses relays of the network saw the peer, each authenticated there. Attempts are
+// directed at these, and at those that answered a ping of ours, and at no others.
+func (a *Agent) SetAttested(now time.Time, addrs []netip.Addr) {
+	a.attested = slices.Clone(addrs)
+}
+
+// Opened answers Actions.Open: the sockets that there are now, fewer than were asked for or none if there are no
+// more to be had.
+func (a *Agent) Opened(now time.Time, sockets []Opened) {
+	for _, s := range sockets {
+		a.pending.close = append(a.pending.close, s.Link)
+	}
+}
+
+// Leave ends all that is under way for the peer, which the node no longer has to do with: out says what to send
+// last and which sockets to close. The Agent is of no use afterwards.
+func (a *Agent) Leave(now time.Time, out *Actions) {
+	a.cfg.Budget.leave(a)
+	*out = Actions{}
 }
 
 // SetRemote says where the coordinator knows the peer to be. What the peer told itself stays beside it.

@@ -32,6 +32,10 @@ type Transmit struct {
 	TTL uint8
 }
 
+// FirstSpare is the first number of the links of sockets that Actions.Open asked for; no other link has one as
+// high.
+const FirstSpare weft.LinkID = 0x8000
+
 // An Opening is a wish for UDP sockets of one address family, each on a free port and a link of its own, for
 // this peer alone.
 type Opening struct {
@@ -58,6 +62,7 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	out.Send = append(out.Send[:0], a.pending.send...)
 	a.pending.send = a.pending.send[:0]
 	out.Switches = out.Switches[:0]
+	out.Open = Opening{}
 	a.next = time.Time{}
 
 	a.mind(now)
@@ -72,6 +77,8 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	out.Learn = append(out.Learn[:0], a.pending.learn...)
 	out.Forget = append(out.Forget[:0], a.pending.forget...)
 	a.pending.learn, a.pending.forget = a.pending.learn[:0], a.pending.forget[:0]
+	out.Close = append(out.Close[:0], a.pending.close...)
+	a.pending.close = a.pending.close[:0]
 	out.Next = a.next
 	if soonest := now.Add(pollGap); !a.next.IsZero() && a.next.Before(soonest) {
 		out.Next = soonest

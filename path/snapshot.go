@@ -21,6 +21,25 @@ type Snapshot struct {
 	NextAttempt time.Time    // at a direct path, or a better one; zero: none is planned until something changes
 	Pairs       []PairStatus // best first
 	Switches    []Switch     // the last 16, oldest first
+
+	OwnNAT, PeerNAT weft.NAT // for IPv4, as far as each node knows its own
+	// Attempts are the last 8 beside plain punching, and plain punching itself, oldest first.
+	Attempts []AttemptStatus
+	// Blocked says in one sentence why there is no direct path; empty while there is one, or none is looked for.
+	Blocked string
+	// Advice are sentences, each of what a person could do for a direct path; none while there is one.
+	Advice []string
+}
+
+// An AttemptStatus is one try to find a direct path.
+type AttemptStatus struct {
+	Way     string // "plain", "spray" or "predict"
+	Role    string // ours: "opener" or "prober" of a spray; else empty
+	At      time.Time
+	Took    time.Duration // so far, while it runs
+	Packets int           // that this node sent
+	Running bool
+	Result  string // in plain words: how it ended, or how far it is
 }
 
 // A PairStatus is one way to the peer.

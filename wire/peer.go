@@ -62,7 +62,7 @@ func OpenPeer(b []byte, box key.Box) (PeerMessage, error) {
 	return ParsePeerMessage(plain)
 }
 
-// A PeerMessage is one of [Ping], [Pong], [Candidates] and [Report].
+// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report] and [Attempt].
 type PeerMessage interface{ append(dst []byte) []byte }
 
 const (
@@ -70,6 +70,7 @@ const (
 	typePong       = 2
 	typeCandidates = 3
 	typeReport     = 4
+	typeAttempt    = 5
 )
 
 // A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
@@ -120,14 +121,21 @@ const candidateSize = addrSize + 1 + 1 + 2
 //
 //	| 3 | flags | count (1) | 0 | session (4) | sequence (4) |
 //	count times: | address (16) | port (2) | kind (1) | 0 | link (2) |
+//	| heard session (4) | heard sequence (4) |
+//	| mapping (1) | filtering (1) | allocation (1) | hairpin (1) | step (2) | 0 (2) |
 //
 // Session is drawn anew when the sender starts; within it, a lower sequence is stale. The first flag asks the
 // receiver to answer with its own. Candidates that nothing can be sent to, or of a kind that this version does
-// not know, are passed over, by the sender and by the receiver.
+// not know, are passed over, by the sender and by the receiver. Heard are session and sequence of the last
+// Candidates that the sender has from the receiver, zeros if none: the receiver knows by it that the sender is
+// sending to its addresses too. The last line is the sender's NAT for IPv4; a value that this version does not
+// know is unknown. Earlier versions end with the list, and have heard nothing and know of no NAT.
 type Candidates struct {
-	Session, Seq uint32
-	WantReply    bool
-	List         []weft.Candidate
+	Session, Seq           uint32
+	WantReply              bool
+	List                   []weft.Candidate
+	HeardSession, HeardSeq uint32
+	NAT                    weft.NAT
 }
 
 func (c Candidates) append(dst []byte) []byte {
@@ -149,7 +157,41 @@ func (c Candidates) append(dst []byte) []byte {
 		n++
 	}
 	dst[at+2] = n
-	return dst
+	dst = binary.BigEndian.AppendUint32(dst, c.HeardSession)
+	dst = binary.BigEndian.AppendUint32(dst, c.HeardSeq)
+	return appendNAT(dst, c.NAT)
+}
+
+// candidatesTail is the length of what follows the list.
+const candidatesTail = 4 + 4 + natSize
+
+const natSize = 4 + 2 + 2
+
+func appendNAT(dst []byte, n weft.NAT) []byte {
+	dst = append(dst, byte(n.Mapping), byte(n.Filtering), byte(n.Allocation), byte(n.Hairpin))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(n.Step))
+	return append(dst, 0, 0)
+}
+
+// parseNAT reads a NAT; what this version has no word for is unknown.
+func parseNAT(b []byte) weft.NAT {
+	n := weft.NAT{Step: int16(binary.BigEndian.Uint16(b[4:]))}
+	if m := weft.Mapping(b[0]); m <= weft.AddressAndPortDependentMapping {
+		n.Mapping = m
+	}
+	if f := weft.Filtering(b[1]); f <= weft.AddressAndPortDependentFiltering {
+		n.Filtering = f
+	}
+	if a := weft.Allocation(b[2]); a <= weft.RandomAllocation {
+		n.Allocation = a
+	}
+	if h := weft.Support(b[3]); h <= weft.Unsupported {
+		n.Hairpin = h
+	}
+	if n.Allocation != weft.SequentialAllocation {
+		n.Step = 0
+	}
+	return n
 }
 
 // cleanCandidate returns the candidate as every part of weft compares it, IPv4 unmapped and without a zone,
@@ -230,13 +272,16 @@ func ParsePeerMessage(b []byte) (PeerMessage, error) {
 			}
 		}
 		return r, nil
+	case typeAttempt:
+		return parseAttempt(b)
 	}
 	return nil, ErrFrame
 }
 
 func parseCandidates(b []byte) (PeerMessage, error) {
 	n := int(b[2])
-	if n > MaxCandidates || len(b) != 12+n*candidateSize {
+	end := 12 + n*candidateSize
+	if n > MaxCandidates || len(b) != end && len(b) != end+candidatesTail {
 		return nil, ErrFrame
 	}
 	c := Candidates{
@@ -255,6 +300,10 @@ func parseCandidates(b []byte) (PeerMessage, error) {
 		if ok {
 			c.List = append(c.List, x)
 		}
+	}
+	if tail := b[end:]; len(tail) == candidatesTail {
+		c.HeardSession, c.HeardSeq = binary.BigEndian.Uint32(tail), binary.BigEndian.Uint32(tail[4:])
+		c.NAT = parseNAT(tail[8:])
 	}
 	return c, nil
 }

@@ -23,6 +23,21 @@ func someCandidate() *rapid.Generator[weft.Candidate] {
 	})
 }
 
+func someNAT() *rapid.Generator[weft.NAT] {
+	return rapid.Custom(func(t *rapid.T) weft.NAT {
+		n := weft.NAT{
+			Mapping:    weft.Mapping(rapid.Uint8Range(0, uint8(weft.AddressAndPortDependentMapping)).Draw(t, "mapping")),
+			Filtering:  weft.Filtering(rapid.Uint8Range(0, uint8(weft.AddressAndPortDependentFiltering)).Draw(t, "filtering")),
+			Allocation: weft.Allocation(rapid.Uint8Range(0, uint8(weft.RandomAllocation)).Draw(t, "allocation")),
+			Hairpin:    weft.Support(rapid.Uint8Range(0, uint8(weft.Unsupported)).Draw(t, "hairpin")),
+		}
+		if n.Allocation == weft.SequentialAllocation {
+			n.Step = rapid.Int16().Draw(t, "step")
+		}
+		return n
+	})
+}
+
 func somePeerMessage() *rapid.Generator[PeerMessage] {
 	return rapid.OneOf(
 		rapid.Custom(func(t *rapid.T) PeerMessage {
@@ -34,9 +49,25 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 		rapid.Custom(func(t *rapid.T) PeerMessage {
 			return Candidates{
 				Session: rapid.Uint32().Draw(t, "session"), Seq: rapid.Uint32().Draw(t, "sequence"),
-				WantReply: rapid.Bool().Draw(t, "want reply"),
-				List:      rapid.SliceOfN(someCandidate(), 0, MaxCandidates).Draw(t, "list"),
+				WantReply:    rapid.Bool().Draw(t, "want reply"),
+				List:         rapid.SliceOfN(someCandidate(), 0, MaxCandidates).Draw(t, "list"),
+				HeardSession: rapid.Uint32().Draw(t, "heard session"), HeardSeq: rapid.Uint32().Draw(t, "heard sequence"),
+				NAT: someNAT().Draw(t, "NAT"),
 			}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			m := Attempt{
+				Kind:        AttemptKind(rapid.Uint8Range(uint8(Propose), uint8(End)).Draw(t, "kind")),
+				Way:         AttemptWay(rapid.Uint8Range(uint8(Spray), uint8(Predict)).Draw(t, "way")),
+				LeaderOpens: rapid.Bool().Draw(t, "leader opens"),
+				Session:     rapid.Uint32().Draw(t, "session"), Other: rapid.Uint32().Draw(t, "other"),
+				Number: rapid.Uint32().Draw(t, "number"), Next: rapid.Uint16().Draw(t, "next"), Step: rapid.Int16().Draw(t, "step"),
+				Ports: rapid.SliceOfN(rapid.Uint16(), 0, MaxAttemptPorts).Draw(t, "ports"),
+			}
+			if m.Kind == End {
+				m.Result = AttemptResult(rapid.Uint8Range(uint8(Found), uint8(Declined)).Draw(t, "result"))
+			}
+			return m
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
 			return Report{Paths: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) PathReport {
@@ -91,7 +122,14 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := somePeerMessage().Draw(t, "message")
 		b := m.append(nil)
-		if _, ok := m.(Ping); !ok { // whose length is its padding
+		if c, ok := m.(Candidates); ok && len(b) > 12+candidatesTail {
+			// Without its last line, it is one of an earlier version.
+			got, err := ParsePeerMessage(b[:len(b)-candidatesTail])
+			early := Candidates{Session: c.Session, Seq: c.Seq, WantReply: c.WantReply, List: c.List}
+			if diff := cmp.Diff(PeerMessage(early), got, sameValues); err != nil || diff != "" {
+				t.Fatalf("%v: %s", err, diff)
+			}
+		} else if _, ok := m.(Ping); !ok { // whose length is its padding
 			if _, err := ParsePeerMessage(append(bytes.Clone(b), 0)); err == nil {
 				t.Fatal("a message with a byte behind it is taken")
 			}
@@ -99,7 +137,7 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 				t.Fatal("a cut message is taken")
 			}
 		}
-		b[0] = rapid.Uint8Range(5, 255).Draw(t, "type")
+		b[0] = rapid.Uint8Range(typeAttempt+1, 255).Draw(t, "type")
 		if _, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
 			t.Fatalf("a message of type %d: %v", b[0], err)
 		}
@@ -175,6 +213,42 @@ func TestACandidateThatNothingCanBeSentToIsPassedOver(t *testing.T) {
 	}
 }
 
+func TestWhatAnAttemptDoesNotSayInWordsOfThisVersionIsDropped(t *testing.T) {
+	good := Attempt{Kind: Agree, Way: Spray, Session: 1, Other: 2, Number: 3, Ports: []uint16{5}}
+	for _, c := range []struct {
+		name string
+		at   int
+		to   byte
+	}{
+		{"no kind", 1, 0}, {"a kind to come", 1, byte(End) + 1}, {"no way", 2, 0}, {"a way to come", 2, byte(Predict) + 1},
+		{"a result of what is no end", 20, byte(Found)}, {"an end without a result", 1, byte(End)},
+		{"a result to come", 20, byte(Declined) + 1}, {"a port more than there are", 21, 2}, {"a port less", 21, 0},
+	} {
+		b := good.append(nil)
+		b[c.at] = c.to
+		if m, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
+			t.Errorf("%s: %v, %v", c.name, m, err)
+		}
+	}
+	long := Attempt{Kind: Propose, Way: Predict, Ports: make([]uint16, MaxAttemptPorts+3)}.append(nil)
+	if got, err := ParsePeerMessage(long); err != nil || len(got.(Attempt).Ports) != MaxAttemptPorts {
+		t.Errorf("%v, %v", got, err)
+	}
+	long[21]++
+	if _, err := ParsePeerMessage(append(long, 0, 0)); err == nil {
+		t.Error("more ports than a message may name are taken")
+	}
+}
+
+func TestANATInWordsOfALaterVersionIsUnknown(t *testing.T) {
+	b := Candidates{NAT: weft.NAT{Mapping: 1, Filtering: 1, Allocation: 1, Hairpin: 1}}.append(nil)
+	copy(b[len(b)-natSize:], []byte{200, 200, 200, 200, 1, 1})
+	got, err := ParsePeerMessage(b)
+	if err != nil || got.(Candidates).NAT != (weft.NAT{}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 func TestMorePathsThanOneReportTakesAreCutOff(t *testing.T) {
 	paths := make([]PathReport, MaxReports+3)
 	for i := range paths {
@@ -195,7 +269,7 @@ func TestReservedBytesOfAMessageAreNotLookedAt(t *testing.T) {
 	}
 	want := Candidates{WantReply: true, List: []weft.Candidate{}}
 	b = want.append(nil)
-	b[1], b[3] = 0xFF, 0xFF
+	b[1], b[3], b[len(b)-1] = 0xFF, 0xFF, 0xFF
 	if got, err := ParsePeerMessage(b); err != nil || !cmp.Equal(want, got.(Candidates), sameValues) {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -218,7 +292,8 @@ func TestAPeerFrameIsMadeInItsBuffer(t *testing.T) {
 	var ping PeerMessage = Ping{Path: 1}
 	var candidates PeerMessage = Candidates{List: repeat(weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:1"), Kind: weft.Host}, 32)}
 	var report PeerMessage = Report{Paths: make([]PathReport, MaxReports)}
-	for _, m := range []PeerMessage{ping, candidates, report} {
+	var attempt PeerMessage = Attempt{Kind: Propose, Ports: make([]uint16, MaxAttemptPorts)}
+	for _, m := range []PeerMessage{ping, candidates, report, attempt} {
 		if n := testing.AllocsPerRun(100, func() { buf = AppendPeer(buf[:0], boxAB, 7, m) }); n != 0 {
 			t.Errorf("%v allocations to append a %T", n, m)
 		}
