@@ -13,6 +13,7 @@ import (
 	"weft/gather"
 	"weft/host"
 	"weft/key"
+	"weft/path"
 	"weft/wire"
 )
 
@@ -77,6 +78,9 @@ type mesh struct {
 	streams   streamDialer
 	problems  map[string]string // by what they are about
 	pings     map[wire.TxID]chan<- pingAnswer
+	budget    *path.Budget // of all agents together
+	spares    spares
+	nat       weft.NAT // between this node and the IPv4 internet
 }
 
 // A frame is a datagram that the engine handed over, copied.
@@ -97,7 +101,11 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 		calls: make(chan func(time.Time)), frames: make(chan frame, framesQueued), done: make(chan struct{}),
 		peers: map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
 		problems: map[string]string{}, pings: map[wire.TxID]chan<- pingAnswer{},
-		session: randomSession(),
+		session: randomSession(), budget: path.NewBudget(0),
+		spares: spares{owner: map[weft.LinkID]*peer{}, asks: map[weft.LinkID]*ask{}},
+	}
+	if _, err := host.AllowFiles(filesWanted); err != nil {
+		me.log.Warn("the hardest NATs may not be passed", "error", err)
 	}
 	e, err := engine.New(engine.Config{
 		Key: cfg.Key, Self: m.Self.ID, Device: cfg.Device.TUN, Port: cfg.Settings.Port, AnyPortIfTaken: true,
@@ -198,11 +206,15 @@ func (me *mesh) work(now time.Time) time.Time {
 		me.gatherLocal(now)
 	}
 	sooner(at)
+	sooner(me.pollAsks(now))
 	for _, p := range me.peers {
 		if p.due || !p.next.IsZero() && !now.Before(p.next) {
 			me.poll(now, p)
 		}
 		sooner(p.next)
+		if p.due { // it was told something while it was polled
+			next = now
+		}
 		if !p.greet.IsZero() && !now.Before(p.greet) {
 			me.greet(now, p)
 		}
@@ -268,6 +280,10 @@ func (me *mesh) take(now time.Time, f frame) {
 	}
 	defer frameBuffers.Put(f.b)
 	b := f.b[:f.n]
+	if f.class == wire.ClassSTUN && f.link != 0 {
+		me.takeAnswer(now, f.link, f.from, b)
+		return
+	}
 	if f.class == wire.ClassSTUN {
 		if _, changed := me.reflexive.Handle(now, b, f.from); changed {
 			me.gatherLocal(now)
@@ -277,7 +293,7 @@ func (me *mesh) take(now time.Time, f frame) {
 	switch kind, _ := wire.KindOf(b); {
 	case kind == wire.KindPeer:
 		me.takePeerFrame(now, f, b)
-	case f.via.Method == weft.NoMethod && (kind == wire.KindChallenge || kind == wire.KindBound || kind == wire.KindRefused):
+	case f.via.Method == weft.NoMethod && f.link == 0 && (kind == wire.KindChallenge || kind == wire.KindBound || kind == wire.KindRefused):
 		me.takeRelayFrame(now, f.from, b)
 	}
 }
@@ -317,6 +333,7 @@ func (me *mesh) networkChanged(now time.Time) {
 	for _, r := range me.relays {
 		r.recheck(now)
 	}
+	me.dropAsks(now, nil)
 	for _, p := range me.peers {
 		p.agent.NetworkChanged(now)
 		p.due = true

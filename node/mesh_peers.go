@@ -52,8 +52,15 @@ func (me *mesh) setPeers(now time.Time) {
 				me.log.Warn("a peer's key is no key; it is left out", "peer", n.Name, "error", err)
 				continue
 			}
-			p = &peer{box: box, agent: path.New(now, path.Config{Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager})}
+			if p != nil {
+				me.leave(now, p)
+			}
+			p = &peer{box: box, agent: path.New(now, path.Config{
+				Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager,
+				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget,
+			})}
 			p.agent.SetLocal(now, me.local)
+			p.agent.SetNAT(now, me.nat)
 			p.agent.SetRelays(now, me.relayVias(n))
 			me.peers[n.ID] = p
 			changed = true
@@ -72,8 +79,9 @@ func (me *mesh) setPeers(now time.Time) {
 		keep[n.ID] = true
 		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: hostPrefixes(n.Addrs)})
 	}
-	for id := range me.peers {
+	for id, p := range me.peers {
 		if !keep[id] {
+			me.leave(now, p)
 			delete(me.peers, id)
 			changed = true
 		}
@@ -104,6 +112,11 @@ func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
 func (me *mesh) poll(now time.Time, p *peer) {
 	p.due = false
 	p.agent.Poll(now, &p.actions)
+	me.act(now, p)
+}
+
+// act does what the agent wants done.
+func (me *mesh) act(now time.Time, p *peer) {
 	a := &p.actions
 	for _, addr := range a.Learn {
 		me.engine.Learn(p.node.ID, addr)
@@ -120,14 +133,18 @@ func (me *mesh) poll(now time.Time, p *peer) {
 	}
 	var buf [maxFrame]byte
 	for _, t := range a.Send {
-		me.send(p, t.Via, t.Message, buf[:0])
+		me.send(p, t, buf[:0])
+	}
+	me.closeSockets(a.Close)
+	if a.Open.Count > 0 {
+		me.openSockets(now, p, a.Open)
 	}
 	p.next = a.Next
 }
 
-// send seals a message and sends it to the peer by a way.
-func (me *mesh) send(p *peer, via weft.Via, m wire.PeerMessage, buf []byte) error {
-	return me.engine.Send(p.node.ID, via, wire.AppendPeer(buf, p.box, me.netmap.Self.ID, m))
+// send seals a message and sends it to the peer.
+func (me *mesh) send(p *peer, t path.Transmit, buf []byte) error {
+	return me.engine.SendTTL(p.node.ID, t.Via, wire.AppendPeer(buf, p.box, me.netmap.Self.ID, t.Message), t.TTL)
 }
 
 // takePeerFrame opens a peer's frame and hands it to the agent.

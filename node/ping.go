@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/path"
 	"weft/wire"
 )
 
@@ -58,7 +59,7 @@ func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (w
 		}
 		me.pings[tx] = answer
 		sent = time.Now()
-		if err := me.send(p, via, wire.Ping{Path: byHand, Tx: tx}, nil); err != nil {
+		if err := me.send(p, path.Transmit{Via: via, Message: wire.Ping{Path: byHand, Tx: tx}}, nil); err != nil {
 			reply.Error = err.Error()
 		}
 	}) {
