@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"syscall"
@@ -30,10 +29,11 @@ const (
 	certKeyFile = "tls.key"
 )
 
-// A front is what a server or relay shows the network: one TCP port, and one UDP port of both families.
+// A front is what a server or relay shows the network: one TCP port, one UDP port of both families, and a second
+// UDP port where STUN alone is answered, so that a NAT's behaviour towards two ports of one address can be told.
 type front struct {
 	tcp         net.Listener
-	udp         []*net.UDPConn
+	udp         []relay.Port
 	certificate tls.Certificate
 	fingerprint []byte
 }
@@ -61,13 +61,49 @@ func listenFront(tcpAddr, udpAddr string) (*front, error) {
 			f.close()
 			return nil, portProblem("UDP", udpAddr, "--stun", err)
 		}
-		f.udp = append(f.udp, c)
+		f.udp = append(f.udp, relay.Port{Main: c})
 	}
 	if len(f.udp) == 0 {
 		f.close()
 		return nil, usagef("--stun: %q is no address: give [host]:port", udpAddr)
 	}
+	f.listenAlternate()
 	return f, nil
+}
+
+// listenAlternate opens the second UDP port: the next one, or any where another program has that. It must be the
+// same of both families. Without it clients find out less; that is all.
+func (f *front) listenAlternate() {
+	wanted := []int{int(f.udpPort()) + 1, 0, 0, 0}
+	if wanted[0] > 65535 {
+		wanted = wanted[1:]
+	}
+	for _, port := range wanted {
+		var opened []*net.UDPConn
+		for _, p := range f.udp {
+			addr := *p.Main.LocalAddr().(*net.UDPAddr)
+			addr.Port = port
+			network := "udp6"
+			if addr.IP.To4() != nil {
+				network = "udp4"
+			}
+			c, err := net.ListenUDP(network, &addr)
+			if err != nil {
+				break
+			}
+			opened = append(opened, c)
+			port = c.LocalAddr().(*net.UDPAddr).Port
+		}
+		if len(opened) == len(f.udp) {
+			for i, c := range opened {
+				f.udp[i].Alternate = c
+			}
+			return
+		}
+		for _, c := range opened {
+			c.Close()
+		}
+	}
 }
 
 func portProblem(proto, addr, flag string, err error) error {
@@ -88,14 +124,37 @@ func portProblem(proto, addr, flag string, err error) error {
 }
 
 func (f *front) tcpPort() uint16 { return uint16(f.tcp.Addr().(*net.TCPAddr).Port) }
-func (f *front) udpPort() uint16 { return uint16(f.udp[0].LocalAddr().(*net.UDPAddr).Port) }
+func (f *front) udpPort() uint16 { return uint16(f.udp[0].Main.LocalAddr().(*net.UDPAddr).Port) }
+
+// alternatePort is the second UDP port, 0 if there is none.
+func (f *front) alternatePort() uint16 {
+	if c := f.udp[0].Alternate; c != nil {
+		return uint16(c.LocalAddr().(*net.UDPAddr).Port)
+	}
+	return 0
+}
+
+// tell logs which ports are served.
+func (f *front) tell(log *slog.Logger, role, at, udp, version string) {
+	log.Info(role+" is up", "url", at, "tcp", f.tcp.Addr().String(), "udp", udp, "udp_alternate", f.alternatePort(), "version", version)
+	switch wanted, got := f.udpPort()+1, f.alternatePort(); {
+	case got == 0:
+		log.Warn("no second UDP port could be opened: what NATs do is found out less well")
+	case got != wanted:
+		log.Info("the UDP port behind that of STUN is in use by another program, and another was taken: let it through the firewall",
+			"in_use", wanted, "taken", got)
+	}
+}
 
 func (f *front) close() {
 	if f.tcp != nil {
 		f.tcp.Close()
 	}
-	for _, c := range f.udp {
-		c.Close()
+	for _, p := range f.udp {
+		p.Main.Close()
+		if p.Alternate != nil {
+			p.Alternate.Close()
+		}
 	}
 }
 
@@ -115,13 +174,11 @@ func (f *front) serve(ctx context.Context, h http.Handler, rel *relay.Server, lo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	responder := &stun.Responder{Software: "weft"}
+	if f.alternatePort() != 0 {
+		responder.Ports = [2]uint16{f.udpPort(), f.alternatePort()}
+	}
 	ended := make(chan error, 2)
-	go func() {
-		ended <- rel.ServeUDP(ctx, f.udp, func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool) {
-			reply, ok := responder.Respond(dst, req, from, local)
-			return reply.Packet, ok
-		})
-	}()
+	go func() { ended <- rel.ServeUDP(ctx, f.udp, responder.Respond) }()
 	web := &http.Server{
 		Handler: h, ReadHeaderTimeout: headTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what strangers send is no news

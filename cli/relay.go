@@ -21,7 +21,8 @@ func (a *app) relayCommand() *cobra.Command {
 		Use:   "relay",
 		Short: "Run a relay and STUN responder at another site",
 		Long: `Run a stand-alone relay, in the foreground: it joins its network with a token of weft admin key create
---relay, and goes on with what it knows while the server is away. It needs one TCP and one UDP port.
+--relay, and goes on with what it knows while the server is away. It needs one TCP and one UDP port; with the UDP
+port behind that one, machines find out more about the NATs that they are behind.
 
 Its clock must be right to some hours: what the server signs for nodes holds for a day.
 
@@ -40,7 +41,7 @@ that is not reached is tried again, for as long as it takes.`,
 	f.StringVar(&dir, "data", "/var/lib/weft-relay", "directory of keys and certificate")
 	f.StringVar(&token, "token", "", tokenHelp)
 	f.StringVar(&listen, "listen", ":443", "TCP address for the relay's stream")
-	f.StringVar(&stun, "stun", ":3478", "UDP address for STUN and relay")
+	f.StringVar(&stun, "stun", ":3478", "UDP address for STUN and relay; STUN is answered at the next port too")
 	f.StringVar(&url, "url", "", "where machines reach this relay, https://host[:port] (default by this machine's address)")
 	f.StringVar(&name, "name", "", "name of the relay (default the host's)")
 	return c
@@ -103,7 +104,7 @@ func (a *app) relay(ctx context.Context, dir, token, listen, stunAddr, at, name 
 	}()
 	mux := http.NewServeMux()
 	mux.Handle(wire.RelayPath, rel)
-	log.Info("weft relay is up", "url", at, "tcp", front.tcp.Addr().String(), "udp", stunAddr, "version", weft.Version)
+	front.tell(log, "weft relay", at, stunAddr, weft.Version)
 	host.NotifyReady()
 	if err := front.serve(ctx, mux, rel, log); err != nil {
 		return err

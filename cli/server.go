@@ -55,7 +55,7 @@ Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 	f := c.Flags()
 	f.StringVar(&o.dir, "data", "/var/lib/weft-server", "directory of keys, certificate and database")
 	f.StringVar(&o.listen, "listen", ":443", "TCP address for control and relay")
-	f.StringVar(&o.stun, "stun", ":3478", "UDP address for STUN and relay")
+	f.StringVar(&o.stun, "stun", ":3478", "UDP address for STUN and relay; STUN is answered at the next port too")
 	f.StringVar(&o.url, "url", "", "where machines reach this server, https://host[:port] (default by this machine's address)")
 	f.StringVar(&o.range4, "range", "", "IPv4 range of the overlay, at the first start (default 100.64.0.0/10)")
 	f.StringVar(&o.range6, "range6", "", "IPv6 range of the overlay, at the first start (default a random ULA /48)")
@@ -122,7 +122,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	if err := a.invite(ctx, srv, o, front); err != nil {
 		return err
 	}
-	log.Info("weft server is up", "url", o.url, "tcp", front.tcp.Addr().String(), "udp", o.stun, "version", weft.Version)
+	front.tell(log, "weft server", o.url, o.stun, weft.Version)
 	host.NotifyReady()
 	return front.serve(ctx, mux, rel, log)
 }

@@ -58,6 +58,8 @@ type UDPBinding struct {
 	observed netip.AddrPort
 	rtt      time.Duration
 	refused  wire.Refusal
+
+	asks asks
 }
 
 // NewUDPBinding makes a binding that begins with the first Poll. It fails on a relay whose key is no key.
@@ -105,6 +107,17 @@ func (u *UDPBinding) Recheck(now time.Time) {
 
 // Poll returns the frame to send now, nil if there is none, and when to poll again.
 func (u *UDPBinding) Poll(now time.Time) (frame []byte, next time.Time) {
+	if frame, next = u.pollBind(now); frame != nil {
+		return frame, next
+	}
+	frame, at := u.pollAsks(now)
+	if next.IsZero() || !at.IsZero() && at.Before(next) {
+		next = at
+	}
+	return frame, next
+}
+
+func (u *UDPBinding) pollBind(now time.Time) (frame []byte, next time.Time) {
 	if u.bound && now.After(u.until) {
 		u.bound = false
 	}
@@ -130,7 +143,8 @@ func (u *UDPBinding) Poll(now time.Time) (frame []byte, next time.Time) {
 	return frame, u.next
 }
 
-// Handle takes a frame that came from the relay's address. It reports whether that was an answer to a Bind.
+// Handle takes a frame that came from the relay's address. It reports whether that was an answer that was waited
+// for; those to Locate and Probe are then in Answers.
 func (u *UDPBinding) Handle(now time.Time, b []byte) bool {
 	kind, _ := wire.KindOf(b)
 	switch kind {
@@ -166,6 +180,19 @@ func (u *UDPBinding) Handle(now time.Time, b []byte) bool {
 		u.refused = why
 		u.settle(now.Add(bindLast))
 		return true
+	case wire.KindLocated:
+		answer, err := wire.ParseLocated(b, u.box)
+		return err == nil && u.asks.answered(answer.Nonce, Answer{Node: answer.Node, Addr: answer.Addr, Outcome: Answered})
+	case wire.KindProbed:
+		answer, err := wire.ParseProbed(b, u.box)
+		if err != nil {
+			return false
+		}
+		outcome := Unable
+		if answer.Outcome == wire.ProbeSent {
+			outcome = Answered
+		}
+		return u.asks.answered(answer.Nonce, Answer{Addr: answer.Addr, Outcome: outcome})
 	}
 	return false
 }

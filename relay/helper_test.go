@@ -25,6 +25,7 @@ type world struct {
 	key     key.RelayPrivate
 	udp4    netip.AddrPort
 	udp6    netip.AddrPort // zero where the machine has no IPv6
+	twin4   netip.AddrPort // the alternate port
 	http    http.Handler   // what the HTTP server serves; the relay if nil
 }
 
@@ -58,18 +59,19 @@ func listenUDP(t testing.TB, network, addr string) *net.UDPConn {
 	return c.(*net.UDPConn)
 }
 
-// serveUDP starts the UDP side on both families.
-func (w *world) serveUDP(other Respond) *world {
+// serveUDP starts the UDP side on both families, the one of IPv4 with an alternate port.
+func (w *world) serveUDP(respond Respond) *world {
 	w.t.Helper()
-	conns := []*net.UDPConn{listenUDP(w.t, "udp4", "127.0.0.1:0")}
-	w.udp4 = conns[0].LocalAddr().(*net.UDPAddr).AddrPort()
+	four := Port{Main: listenUDP(w.t, "udp4", "127.0.0.1:0"), Alternate: listenUDP(w.t, "udp4", "127.0.0.1:0")}
+	ports := []Port{four}
+	w.udp4, w.twin4 = four.Main.LocalAddr().(*net.UDPAddr).AddrPort(), four.Alternate.LocalAddr().(*net.UDPAddr).AddrPort()
 	if c := listenUDP(w.t, "udp6", "[::1]:0"); c != nil {
-		conns = append(conns, c)
+		ports = append(ports, Port{Main: c})
 		w.udp6 = c.LocalAddr().(*net.UDPAddr).AddrPort()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- w.relay.ServeUDP(ctx, conns, other) }()
+	go func() { ended <- w.relay.ServeUDP(ctx, ports, respond) }()
 	w.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -16,10 +16,11 @@ const (
 	DropQueue                 // the receiver's queue was full
 	DropAge                   // it waited too long in the receiver's queue
 	DropBusy                  // a Bind while too many waited to be verified
+	DropLimited               // a Locate or Probe of a node that asks too often
 	drops
 )
 
-var dropNames = [drops]string{"malformed", "stranger", "no-such-node", "too-long", "socket-full", "kernel", "queue-full", "aged", "busy"}
+var dropNames = [drops]string{"malformed", "stranger", "no-such-node", "too-long", "socket-full", "kernel", "queue-full", "aged", "busy", "limited"}
 
 func (d Drop) String() string {
 	if d < drops {
@@ -36,6 +37,7 @@ type Stats struct {
 	Nodes, UDP, Streams       int // bound at all, over UDP, by stream
 	SentUDP, SentStream       Flow
 	Challenges, Binds, Refuse uint64
+	Locates, Probes           uint64 // Locates answered, STUN messages sent for Probes
 	Drops                     map[Drop]uint64
 	// Offload: how many of the UDP sockets send runs of datagrams as one.
 	Sockets, Offload int
@@ -43,7 +45,7 @@ type Stats struct {
 
 type counters struct {
 	udpDatagrams, udpBytes, streamDatagrams, streamBytes atomic.Uint64
-	challenges, binds, refused                           atomic.Uint64
+	challenges, binds, refused, locates, probes          atomic.Uint64
 	drops                                                [drops]atomic.Uint64
 	streams                                              atomic.Int64
 }
@@ -62,6 +64,7 @@ func (s *Server) Stats() Stats {
 		SentUDP:    Flow{c.udpDatagrams.Load(), c.udpBytes.Load()},
 		SentStream: Flow{c.streamDatagrams.Load(), c.streamBytes.Load()},
 		Challenges: c.challenges.Load(), Binds: c.binds.Load(), Refuse: c.refused.Load(),
+		Locates: c.locates.Load(), Probes: c.probes.Load(),
 		Drops: map[Drop]uint64{},
 	}
 	for d := range drops {

@@ -89,6 +89,8 @@ type node struct {
 	admission atomic.Pointer[admission]
 	udp       atomic.Pointer[binding]
 	stream    atomic.Pointer[session]
+	locates   pace
+	probes    pace
 }
 
 // admission is a ticket that was verified, and what follows from it. It is not changed.

@@ -13,6 +13,7 @@ import (
 
 	"weft"
 	"weft/host"
+	"weft/stun"
 	"weft/wire"
 )
 
@@ -26,32 +27,48 @@ const (
 )
 
 // Respond answers a datagram that is STUN's: it adds the answer to dst, or reports false. From is its sender;
-// local, where it is valid, the address of this machine that was hit. It runs where datagrams are forwarded and
-// must not wait.
-type Respond func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool)
+// local the address and port of this machine that was hit, as far as that is known. It runs where datagrams are
+// forwarded and must not wait.
+type Respond func(dst, req []byte, from, local netip.AddrPort) (stun.Reply, bool)
+
+// Port is a UDP port that a relay serves on one family, and a second one beside it.
+type Port struct {
+	Main *net.UDPConn
+	// Alternate is of the same family and address as Main, or nil. It answers STUN and nothing else: what a NAT
+	// makes of another port of the same address is seen there, and from there answers come that were asked for
+	// at Main.
+	Alternate *net.UDPConn
+}
 
 // ServeUDP reads the sockets until ctx ends or the server is closed, and then returns nil; or until one of them
-// fails. It takes what the relay is sent and hands STUN to other, which may be nil. It does not close the sockets.
-func (s *Server) ServeUDP(ctx context.Context, conns []*net.UDPConn, other func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool)) error {
+// fails. It takes what the relay is sent and hands STUN to respond, which may be nil. It does not close the
+// sockets.
+func (s *Server) ServeUDP(ctx context.Context, ports []Port, respond Respond) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	loops := make([]*loop, 0, len(conns))
-	for _, conn := range conns {
-		if got, _, err := host.SetUDPBuffers(conn, udpBuffer); err == nil && got < udpBuffer {
-			s.log.Debug("smaller UDP buffers than asked for: raise net.core.rmem_max, or run with CAP_NET_ADMIN", "bytes", got, "wanted", udpBuffer)
-		}
-		socket, err := host.NewUDPSocket(conn)
+	loops := make([]*loop, 0, 2*len(ports))
+	for _, p := range ports {
+		main, err := s.open(p.Main)
 		if err != nil {
 			return err
 		}
-		s.slow.add(socket)
-		loops = append(loops, s.newLoop(socket, other))
+		loops = append(loops, s.newLoop(main, respond))
+		if p.Alternate == nil {
+			continue
+		}
+		twin, err := s.open(p.Alternate)
+		if err != nil {
+			return err
+		}
+		alternate := s.newLoop(twin, respond)
+		alternate.twin, alternate.onlySTUN, loops[len(loops)-1].twin = main, true, twin
+		loops = append(loops, alternate)
 	}
 	var wg sync.WaitGroup
-	for i, l := range loops {
+	for _, l := range loops {
 		wg.Go(func() {
 			if err := l.run(ctx); err != nil {
-				cancel(fmt.Errorf("relay on UDP %s: %w", conns[i].LocalAddr(), err))
+				cancel(fmt.Errorf("relay on UDP %s: %w", l.socket.Local(), err))
 			}
 		})
 	}
@@ -72,30 +89,50 @@ func (s *Server) ServeUDP(ctx context.Context, conns []*net.UDPConn, other func(
 		}
 	})
 	<-ctx.Done()
-	for _, conn := range conns {
-		_ = conn.SetReadDeadline(time.Unix(1, 0))
+	deadline := func(t time.Time) {
+		for _, p := range ports {
+			_ = p.Main.SetReadDeadline(t)
+			if p.Alternate != nil {
+				_ = p.Alternate.SetReadDeadline(t)
+			}
+		}
 	}
+	deadline(time.Unix(1, 0))
 	wg.Wait()
-	for _, conn := range conns {
-		_ = conn.SetReadDeadline(time.Time{})
-	}
+	deadline(time.Time{})
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
 }
 
+// open prepares a socket.
+func (s *Server) open(conn *net.UDPConn) (*host.UDPSocket, error) {
+	if got, _, err := host.SetUDPBuffers(conn, udpBuffer); err == nil && got < udpBuffer {
+		s.log.Debug("smaller UDP buffers than asked for: raise net.core.rmem_max, or run with CAP_NET_ADMIN", "bytes", got, "wanted", udpBuffer)
+	}
+	socket, err := host.NewUDPSocket(conn)
+	if err == nil {
+		s.slow.add(socket)
+	}
+	return socket, err
+}
+
 // loop is what one goroutine needs to serve a socket.
 type loop struct {
 	s      *Server
 	socket *host.UDPSocket
-	other  Respond
-	out    *host.UDPWriter
+	// twin is the other of a main and an alternate port, or nil.
+	twin     *host.UDPSocket
+	onlySTUN bool // this is an alternate port
+	respond  Respond
+	out      *host.UDPWriter
 
 	now     time.Duration // of the batch
 	replies [maxReplies]host.UDPDest
 	text    [maxReplies][maxReply]byte // of the replies
 	n       int                        // replies in use
+	scratch [wire.AskScratch]byte
 
 	// What the last datagram was resolved to, since the next is likely of the same flow. For one batch.
 	from   netip.AddrPort
@@ -107,8 +144,8 @@ type loop struct {
 	second    time.Duration
 }
 
-func (s *Server) newLoop(socket *host.UDPSocket, other Respond) *loop {
-	return &loop{s: s, socket: socket, other: other, out: host.NewUDPWriter()}
+func (s *Server) newLoop(socket *host.UDPSocket, respond Respond) *loop {
+	return &loop{s: s, socket: socket, respond: respond, out: host.NewUDPWriter()}
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -154,7 +191,7 @@ func (l *loop) flush() {
 func (l *loop) take(m *host.UDPRead) {
 	for data := m.Data; len(data) > 0; {
 		n := min(m.Segment, len(data))
-		if id, _, err := wire.ParseData(data[:n]); err == nil {
+		if id, _, err := wire.ParseData(data[:n]); err == nil && !l.onlySTUN {
 			run, count := dataRun(data, m.Segment)
 			l.forward(m, id, data[:run], count)
 			data = data[run:]
@@ -219,21 +256,39 @@ func (l *loop) single(m *host.UDPRead, b []byte) {
 		l.s.count.drop(DropMalformed, 1)
 		return
 	}
-	switch kind, _ := wire.KindOf(b); {
+	kind, _ := wire.KindOf(b)
+	switch {
+	case l.respond != nil && kind == 0 && wire.Classify(b) == wire.ClassSTUN:
+		l.stun(m, b)
+	case l.onlySTUN:
+		l.s.count.drop(DropMalformed, 1)
 	case kind == wire.KindBind:
 		l.bind(m, b)
-	case l.other != nil && wire.Classify(b) == wire.ClassSTUN:
-		local := netip.AddrPortFrom(l.socket.Local().Addr(), l.socket.Local().Port())
-		if m.Local.IsValid() {
-			local = netip.AddrPortFrom(m.Local, local.Port())
-		}
-		dest, text := l.reply(m)
-		if answer, ok := l.other(text, b, m.From, local); ok {
-			l.out.Add(dest, answer, 0)
-		}
+	case kind == wire.KindLocate:
+		l.locate(m, b)
+	case kind == wire.KindProbe:
+		l.probe(m, b)
 	default:
 		l.s.count.drop(DropMalformed, 1)
 	}
+}
+
+// stun answers a STUN request, from the port that the answer is asked for from.
+func (l *loop) stun(m *host.UDPRead, b []byte) {
+	dest, text := l.reply(m)
+	r, ok := l.respond(text, b, m.From, localOf(l.socket, m.Local))
+	if !ok {
+		return
+	}
+	switch via := l.socket; {
+	case l.twin != nil && r.From.Port() == l.twin.Local().Port():
+		l.twin.SetDest(dest, r.To, m.Local)
+	case r.From.Port() != via.Local().Port():
+		return // it asked for a port that there is not, and from another an answer would be a lie
+	case r.To != m.From:
+		via.SetDest(dest, r.To, m.Local)
+	}
+	l.out.Add(dest, r.Packet, 0)
 }
 
 // bind answers a Bind, or has it verified.
@@ -273,12 +328,16 @@ func (l *loop) bind(m *host.UDPRead, b []byte) {
 
 // reply is where an answer to m goes, and the memory to write it in, until the next flush.
 func (l *loop) reply(m *host.UDPRead) (*host.UDPDest, []byte) {
+	return l.replyTo(l.socket, m.From, m.Local)
+}
+
+func (l *loop) replyTo(via *host.UDPSocket, to netip.AddrPort, local netip.Addr) (*host.UDPDest, []byte) {
 	if l.n == maxReplies {
 		l.flush()
 	}
 	dest, text := &l.replies[l.n], l.text[l.n][:0]
 	l.n++
-	l.socket.SetDest(dest, m.From, m.Local)
+	via.SetDest(dest, to, local)
 	return dest, text
 }
 

@@ -13,6 +13,7 @@ import (
 	"weft"
 	"weft/host"
 	"weft/key"
+	"weft/stun"
 	"weft/wire"
 )
 
@@ -72,9 +73,9 @@ func TestRunsOfManyDatagramsArriveInOrderAtEachNode(t *testing.T) {
 func TestSTUNAndRelayShareThePort(t *testing.T) {
 	request := append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, "twelve bytes"...)
 	var seen atomic.Value
-	w := newRelay(t, nil).serveUDP(func(dst, req []byte, from, local netip.AddrPort) ([]byte, bool) {
+	w := newRelay(t, nil).serveUDP(func(dst, req []byte, from, local netip.AddrPort) (stun.Reply, bool) {
 		seen.Store([2]netip.AddrPort{from, local})
-		return append(append(dst, "answer to "...), req[8:]...), bytes.Equal(req, request)
+		return stun.Reply{Packet: append(append(dst, "answer to "...), req[8:]...), From: local, To: from}, bytes.Equal(req, request)
 	})
 	n := w.member(1).udp()
 	n.write(request)
@@ -94,7 +95,7 @@ func TestAnAnswerLeavesFromTheAddressThatWasHit(t *testing.T) {
 	w := newRelay(t, nil)
 	conn := listenUDP(t, "udp4", "0.0.0.0:0")
 	port := uint16(conn.LocalAddr().(*net.UDPAddr).Port)
-	go w.relay.ServeUDP(t.Context(), []*net.UDPConn{conn}, nil)
+	go w.relay.ServeUDP(t.Context(), []Port{{Main: conn}}, nil)
 	var nodes []*udpNode
 	for i, ip := range []string{"127.0.0.5", "127.0.0.6"} { // which bind() and want() insist on
 		at := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
@@ -417,7 +418,9 @@ func FuzzDatagramsAtTheRelay(f *testing.F) {
 	f.Add(append(bytes.Repeat(append(wire.AppendData(nil, 1), "hello"...), 5), 1, 2, 3), 13)
 	f.Add(append(append(wire.AppendData(nil, 1), "hello"...), good...), 13)
 	f.Add(append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 12)...), 0)
-	l := w.relay.newLoop(socket, func(dst, req []byte, _, _ netip.AddrPort) ([]byte, bool) { return append(dst, req...), len(req)%2 == 0 })
+	l := w.relay.newLoop(socket, func(dst, req []byte, from, local netip.AddrPort) (stun.Reply, bool) {
+		return stun.Reply{Packet: append(dst, req...), From: local, To: from}, len(req)%2 == 0
+	})
 	w.relay.takeBind(nil, bind{frame: good, from: from, socket: socket})
 	if w.relay.Stats().UDP != 1 {
 		f.Fatal("the seed is not bound")

@@ -116,7 +116,11 @@ func TestTheDocumentKnowsTheKindsAndLengths(t *testing.T) {
 	rows := []string{
 		fmt.Sprintf("| %d | Peer |", KindPeer), fmt.Sprintf("| %d | Data |", KindData), fmt.Sprintf("| %d | Bind |", KindBind),
 		fmt.Sprintf("| %d | Challenge |", KindChallenge), fmt.Sprintf("| %d | Bound |", KindBound),
-		fmt.Sprintf("| %d | Refused |", KindRefused),
+		fmt.Sprintf("| %d | Refused |", KindRefused), fmt.Sprintf("| %d | Locate |", KindLocate),
+		fmt.Sprintf("| %d | Located |", KindLocated), fmt.Sprintf("| %d | Probe |", KindProbe), fmt.Sprintf("| %d | Probed |", KindProbed),
+		fmt.Sprintf("**Locate** and **Located** (%d bytes each)", LocateSize), fmt.Sprintf("**Probe** (%d bytes)", ProbeSize),
+		fmt.Sprintf("**Probed** (%d bytes)", ProbedSize), fmt.Sprintf("| Locate | %d |", LocateSize), fmt.Sprintf("| Located | %d |", LocateSize),
+		fmt.Sprintf("| Probe | %d |", ProbeSize), fmt.Sprintf("| Probed | %d |", ProbedSize), fmt.Sprintf("| STUN for a Probe | at most %d |", ProbePacket),
 		fmt.Sprintf("| %d | Hello | relay, first | nonce (%d)", StreamHello, StreamNonceSize),
 		fmt.Sprintf("| %d | Bind | node, second | ticket (%d), proof (%d)", StreamBind, TicketSize, key.Overhead),
 		fmt.Sprintf("| %d | Bound | relay |", StreamBound), fmt.Sprintf("| %d | Refused | relay |", StreamRefused),
@@ -130,7 +134,8 @@ func TestTheDocumentKnowsTheKindsAndLengths(t *testing.T) {
 		fmt.Sprintf("**Bound** (%d bytes)", len(AppendBound(nil, Bound{}, boxRA))),
 		fmt.Sprintf("**Refused** (%d bytes)", len(AppendRefused(nil, [8]byte{}, 1))),
 		fmt.Sprintf("| Bind | %d |", bindSize), "| Challenge | 28 |", "| Refused | 16 |", "| Bound | 62 |", // as is tested above
-		"| Ping | 48,", "| Pong | 66 |", "| Candidates | 48, and 22 each: at most 752 |", "| Report | 40, and 20 each: at most 360 |",
+		"| Ping | 48,", "| Pong | 66 |", "| Candidates | 64, and 22 each: at most 768 |", "| Report | 40, and 20 each: at most 360 |",
+		"| Attempt | 60, and 2 each: at most 188 |", fmt.Sprintf("(at most %d)", MaxAttemptPorts),
 		fmt.Sprintf("| Data | %d,", DataPrefix), fmt.Sprintf("| stream Data | %d,", StreamDataPrefix),
 		"at most " + strconv.Itoa(maxWord) + " bytes without control characters",
 	}

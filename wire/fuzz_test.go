@@ -36,7 +36,7 @@ func FuzzClassify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		class := Classify(b)
 		kind, ok := KindOf(b)
-		if ok && (class != ClassWeft || kind < KindPeer || kind > KindRefused) {
+		if ok && (class != ClassWeft || kind < KindPeer || kind > KindProbed) {
 			t.Errorf("a frame of kind %d is of class %d", kind, class)
 		}
 		// What is behind the first bytes says nothing about the protocol.
@@ -52,6 +52,10 @@ func FuzzClassify(f *testing.F) {
 			"challenge": func() error { _, err := ParseChallenge(b); return err },
 			"bound":     func() error { _, err := ParseBound(b, boxAR); return err },
 			"refused":   func() error { _, _, err := ParseRefused(b); return err },
+			"locate":    func() error { _, err := ParseLocate(nil, b, boxRA); return err },
+			"located":   func() error { _, err := ParseLocated(b, boxAR); return err },
+			"probe":     func() error { _, err := ParseProbe(nil, b, boxRA); return err },
+			"probed":    func() error { _, err := ParseProbed(b, boxAR); return err },
 		} {
 			if parse() == nil {
 				taken = append(taken, name)
@@ -121,7 +125,10 @@ func canonical(b []byte, m PeerMessage) bool {
 				return false
 			}
 		}
-		return b[1]&^1 == 0 && b[3] == 0 && len(m.List) == int(b[2])
+		end := 12 + int(b[2])*candidateSize
+		return b[1]&^1 == 0 && b[3] == 0 && len(m.List) == int(b[2]) && len(b) > end && bytes.Equal(appendNAT(nil, m.NAT), b[end+8:])
+	case Attempt:
+		return b[3]&^1 == 0 && zero(b[22:24])
 	case Report:
 		for i := range m.Paths {
 			if !zero(b[4+i*reportSize+2:][:2]) {

@@ -39,6 +39,7 @@ func goldens() []golden {
 		tx     = TxID{1, 2, 3, 4, 5, 6, 7, 8}
 		nonce  = [8]byte{0xA1, 0xA2, 0xA3, 0xA4, 0xA5, 0xA6, 0xA7, 0xA8}
 		cookie = [16]byte{15: 0xC0}
+		stunTx = [12]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 		stream = []byte("nonce of hello..")
 		ticket = Ticket{Node: 7, Network: [8]byte{0: 1, 7: 8}, Key: nodeA.Public(), NotAfter: time.Unix(1790000000, 0)}
 		signed = SignTicket(nil, ticket, signing)
@@ -66,6 +67,14 @@ func goldens() []golden {
 			{Addr: v4, Kind: weft.Host, Link: 2}, {Addr: v6, Kind: weft.PeerReflexive, Link: 0x0102},
 		}}},
 		{"candidates-none", Candidates{Session: 1, Seq: 1}},
+		{"candidates-nat", Candidates{
+			Session: 1, Seq: 1, HeardSession: 0xDEADBEEF, HeardSeq: 2, List: []weft.Candidate{{Addr: v4, Kind: weft.ServerReflexive}},
+			NAT: weft.NAT{Mapping: weft.AddressDependentMapping, Filtering: weft.AddressAndPortDependentFiltering,
+				Allocation: weft.SequentialAllocation, Step: -2, Hairpin: weft.Supported},
+		}},
+		{"attempt-propose", Attempt{Kind: Propose, Way: Spray, LeaderOpens: true, Session: 1, Other: 2, Number: 3, Ports: []uint16{1024, 65535}}},
+		{"attempt-agree", Attempt{Kind: Agree, Way: Predict, Session: 1, Other: 2, Number: 4, Next: 50000, Step: -1}},
+		{"attempt-end", Attempt{Kind: End, Way: Spray, Session: 1, Other: 2, Number: 3, Result: Found}},
 		{"report", Report{Paths: []PathReport{{Path: 3, Packets: 1000, Bytes: 1 << 33}, {Path: 4}}}},
 	}
 	var all []golden
@@ -74,6 +83,9 @@ func goldens() []golden {
 			golden{"message-" + m.name, -1, m.m.append(nil), plain, m.m},
 			golden{"peer-" + m.name, PeerPrefix, AppendPeer(nil, boxAB, 7, m.m), sealed, m.m})
 	}
+	// As versions before the NAT sent it.
+	early := Candidates{Session: 1, Seq: 1, List: []weft.Candidate{{Addr: v4, Kind: weft.Host, Link: 2}}}
+	all = append(all, golden{"message-candidates-early", -1, bytes.TrimSuffix(early.append(nil), make([]byte, candidatesTail)), plain, early})
 	return append(all,
 		golden{"data", -1, append(AppendData(nil, 7), 4, 0, 0, 0), func(b []byte) (any, error) {
 			id, payload, err := ParseData(b)
@@ -103,6 +115,18 @@ func goldens() []golden {
 			n, r, err := ParseRefused(b)
 			return []any{n, r}, err
 		}, []any{nonce, RefusedExpired}},
+		golden{"locate", askSealedAt, AppendLocate(nil, Locate{Nonce: nonce, Node: 9}, boxAR), func(b []byte) (any, error) {
+			return ParseLocate(nil, b, boxRA)
+		}, Locate{Nonce: nonce, Node: 9}},
+		golden{"located", askSealedAt, AppendLocated(nil, Located{Nonce: nonce, Node: 9, Addr: v6}, boxRA), func(b []byte) (any, error) {
+			return ParseLocated(b, boxAR)
+		}, Located{Nonce: nonce, Node: 9, Addr: v6}},
+		golden{"probe", askSealedAt, AppendProbe(nil, Probe{Nonce: nonce, Tx: stunTx, Port: 4000, Alternate: true}, boxAR), func(b []byte) (any, error) {
+			return ParseProbe(nil, b, boxRA)
+		}, Probe{Nonce: nonce, Tx: stunTx, Port: 4000, Alternate: true}},
+		golden{"probed", askSealedAt, AppendProbed(nil, Probed{Nonce: nonce, Addr: v4, Outcome: ProbeSent}, boxRA), func(b []byte) (any, error) {
+			return ParseProbed(b, boxAR)
+		}, Probed{Nonce: nonce, Addr: v4, Outcome: ProbeSent}},
 		golden{"stream-data", -1, append(AppendStreamData(nil, 7, 4), 4, 0, 0, 0), func(b []byte) (any, error) {
 			typ, n, err := ParseStreamHeader(b)
 			return []any{typ, n}, err

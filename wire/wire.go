@@ -44,12 +44,16 @@ type Kind uint8
 
 // The kinds of frame over UDP.
 const (
-	KindPeer      Kind = 1 // between two nodes, sealed
-	KindData      Kind = 2 // a WireGuard packet or a peer frame, through a relay
-	KindBind      Kind = 3 // node to relay
-	KindChallenge Kind = 4 // relay to node
-	KindBound     Kind = 5 // relay to node
-	KindRefused   Kind = 6 // relay to node
+	KindPeer      Kind = 1  // between two nodes, sealed
+	KindData      Kind = 2  // a WireGuard packet or a peer frame, through a relay
+	KindBind      Kind = 3  // node to relay
+	KindChallenge Kind = 4  // relay to node
+	KindBound     Kind = 5  // relay to node
+	KindRefused   Kind = 6  // relay to node
+	KindLocate    Kind = 7  // node to relay
+	KindLocated   Kind = 8  // relay to node
+	KindProbe     Kind = 9  // node to relay
+	KindProbed    Kind = 10 // relay to node
 )
 
 // ErrFrame is returned for bytes that are not the frame asked for.
@@ -91,7 +95,7 @@ func KindOf(b []byte) (Kind, bool) {
 		return 0, false
 	}
 	k := Kind(b[2])
-	return k, k >= KindPeer && k <= KindRefused
+	return k, k >= KindPeer && k <= KindProbed
 }
 
 // body returns what follows the header of a frame of kind k.

@@ -87,6 +87,10 @@ func everyFrame() map[Kind][]byte {
 		KindChallenge: AppendChallenge(nil, Challenge{}),
 		KindBound:     AppendBound(nil, Bound{}, boxRA),
 		KindRefused:   AppendRefused(nil, [8]byte{}, RefusedFull),
+		KindLocate:    AppendLocate(nil, Locate{Node: 7}, boxAR),
+		KindLocated:   AppendLocated(nil, Located{Node: 7}, boxRA),
+		KindProbe:     AppendProbe(nil, Probe{Port: 1}, boxAR),
+		KindProbed:    AppendProbed(nil, Probed{Outcome: ProbeSent}, boxRA),
 	}
 }
 
@@ -230,9 +234,14 @@ func TestAStrangerGetsNoMoreThanHeSends(t *testing.T) {
 		"Report":    {len(AppendPeer(nil, boxAB, 7, Report{Paths: make([]PathReport, MaxReports)})), 360},
 		"Candidates": {len(AppendPeer(nil, boxAB, 7, Candidates{
 			List: repeat(weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:1"), Kind: weft.Host}, MaxCandidates),
-		})), 752},
-		"Data":   {DataPrefix, 8},
-		"Ticket": {TicketSize, 120},
+		})), 768},
+		"Attempt": {len(AppendPeer(nil, boxAB, 7, Attempt{Kind: Propose, Way: Spray, Ports: make([]uint16, MaxAttemptPorts)})), 188},
+		"Locate":  {len(frames[KindLocate]), 64},
+		"Located": {len(frames[KindLocated]), 64},
+		"Probe":   {len(frames[KindProbe]), 116},
+		"Probed":  {len(frames[KindProbed]), 60},
+		"Data":    {DataPrefix, 8},
+		"Ticket":  {TicketSize, 120},
 	}
 	for name, got := range sizes {
 		if got[0] != got[1] {
