@@ -80,6 +80,7 @@ type mesh struct {
 	pings     map[wire.TxID]chan<- pingAnswer
 	budget    *path.Budget // of all agents together
 	spares    spares
+	natWatch  *gather.NATWatch
 	nat       weft.NAT // between this node and the IPv4 internet
 }
 
@@ -132,6 +133,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	} else {
 		links = l
 	}
+	me.watchNAT(ctx)
 	me.setMap(time.Now(), m)
 	me.gatherLocal(time.Now())
 	if err := me.engine.Up(); err != nil {
@@ -157,6 +159,10 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 			}
 		case <-links:
 			me.networkChanged(time.Now())
+		case n, ok := <-me.natWatch.Found():
+			if ok { // else ctx ends
+				me.setNAT(time.Now(), n)
+			}
 		case <-timer.C:
 		}
 		timer.Reset(time.Until(me.work(time.Now())))
@@ -219,6 +225,10 @@ func (me *mesh) work(now time.Time) time.Time {
 			me.greet(now, p)
 		}
 		sooner(p.greet)
+		if !p.locate.IsZero() && !now.Before(p.locate) {
+			me.locate(now, p)
+		}
+		sooner(p.locate)
 	}
 	if next.Before(now) {
 		return now
@@ -293,10 +303,13 @@ func (me *mesh) take(now time.Time, f frame) {
 	switch kind, _ := wire.KindOf(b); {
 	case kind == wire.KindPeer:
 		me.takePeerFrame(now, f, b)
-	case f.via.Method == weft.NoMethod && f.link == 0 && (kind == wire.KindChallenge || kind == wire.KindBound || kind == wire.KindRefused):
+	case f.via.Method == weft.NoMethod && f.link == 0 && slices.Contains(relayKinds, kind):
 		me.takeRelayFrame(now, f.from, b)
 	}
 }
+
+// relayKinds are what relays say to a node.
+var relayKinds = []wire.Kind{wire.KindChallenge, wire.KindBound, wire.KindRefused, wire.KindLocated, wire.KindProbed}
 
 // setMap makes the mesh be what the map says.
 func (me *mesh) setMap(now time.Time, m weft.NetworkMap) {
@@ -333,9 +346,11 @@ func (me *mesh) networkChanged(now time.Time) {
 	for _, r := range me.relays {
 		r.recheck(now)
 	}
+	me.natWatch.Moved()
 	me.dropAsks(now, nil)
 	for _, p := range me.peers {
 		p.agent.NetworkChanged(now)
+		p.locateSoon(now)
 		p.due = true
 	}
 }

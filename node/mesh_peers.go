@@ -30,6 +30,10 @@ type peer struct {
 	actions  path.Actions
 	counters []engine.PathCounters
 	traffic  []path.Traffic
+	active   time.Time // when data last flowed
+	locate   time.Time // when relays are asked where it is; zero: not, until something changes
+	seenAt   map[weft.RelayID]netip.Addr
+	attested []netip.Addr // the same, sorted, each once: what the agent was told
 }
 
 func randomSession() uint32 {
@@ -40,7 +44,7 @@ func randomSession() uint32 {
 
 // setPeers makes peers and engine agree with the map.
 func (me *mesh) setPeers(now time.Time) {
-	eager := len(me.netmap.Peers) <= eagerPeers
+	eager := me.eager()
 	keep := make(map[weft.NodeID]bool, len(me.netmap.Peers))
 	list := make([]engine.Peer, 0, len(me.netmap.Peers))
 	changed := false
@@ -55,7 +59,7 @@ func (me *mesh) setPeers(now time.Time) {
 			if p != nil {
 				me.leave(now, p)
 			}
-			p = &peer{box: box, agent: path.New(now, path.Config{
+			p = &peer{box: box, seenAt: map[weft.RelayID]netip.Addr{}, agent: path.New(now, path.Config{
 				Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager,
 				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget,
 			})}
@@ -67,9 +71,11 @@ func (me *mesh) setPeers(now time.Time) {
 		}
 		if !slices.Equal(p.node.Candidates, n.Candidates) {
 			p.agent.SetRemote(now, n.Candidates)
+			p.locateSoon(now)
 		}
 		if p.node.Online != n.Online || p.node.ID == 0 {
 			p.agent.SetOnline(now, n.Online)
+			p.locateSoon(now)
 		}
 		if p.node.HomeRelay != n.HomeRelay {
 			p.agent.SetRelays(now, me.relayVias(n))
@@ -125,6 +131,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 		me.engine.Forget(addr)
 	}
 	for _, s := range a.Switches {
+		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)
 		if r := me.relays[s.From.Relay]; s.From.Method == weft.RelayUDP && r != nil && r.binding != nil {
 			r.binding.Recheck(now) // a relay that was restarted has forgotten us, and drops without a word
@@ -179,6 +186,7 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 	case wire.Candidates:
 		if m.Session != p.session {
 			p.session, p.answered = m.Session, time.Time{}
+			p.locateSoon(now)
 		}
 	case wire.Pong:
 		if !p.answered.IsZero() {
@@ -229,7 +237,10 @@ func (me *mesh) observe(now time.Time, p *peer) {
 	}
 	p.traffic = p.traffic[:len(p.counters)]
 	if changed {
-		me.activeAt = now
+		if now.Sub(p.active) > locateEvery {
+			p.locateSoon(now)
+		}
+		me.activeAt, p.active = now, now
 	}
 	p.agent.Observe(now, p.traffic)
 	p.due = true

@@ -35,9 +35,13 @@ type relayLink struct {
 	cancel    context.CancelFunc // of the goroutines that look up and keep the stream
 	streamErr string
 	redial    chan struct{}
+	probes    map[[12]byte]chan<- bool // who waits for an answer to a Probe
 }
 
-func (r *relayLink) close() { r.cancel() }
+func (r *relayLink) close() {
+	r.cancel()
+	r.forgetProbes()
+}
 
 // recheck binds anew and has the stream looked at: the network changed.
 func (r *relayLink) recheck(now time.Time) {
@@ -90,11 +94,13 @@ func (me *mesh) setAddrs(now time.Time, r *relayLink, addrs []netip.AddrPort) {
 		}
 	}
 	me.reflexive.SetServers(now, servers)
+	me.natWatch.Recheck()
 }
 
 // bind starts the exchange with the first of the relay's addresses.
 func (me *mesh) bind(now time.Time, r *relayLink) {
 	r.binding = nil
+	r.forgetProbes()
 	if len(r.addrs) == 0 {
 		return
 	}
@@ -127,6 +133,7 @@ func (me *mesh) pollRelay(now time.Time, r *relayLink) time.Time {
 			next = now
 		}
 	}
+	me.fetchAnswers(now, r)
 	me.relayState(now, r)
 	return next
 }
@@ -137,6 +144,7 @@ func (me *mesh) takeRelayFrame(now time.Time, from netip.AddrPort, b []byte) {
 		if r.binding == nil || r.addrs[0] != from || !r.binding.Handle(now, b) {
 			continue
 		}
+		me.fetchAnswers(now, r)
 		me.relayState(now, r)
 		return
 	}
@@ -150,6 +158,12 @@ func (me *mesh) relayState(now time.Time, r *relayLink) {
 	}
 	if bound != r.boundTo {
 		r.boundTo = bound
+		if bound.IsValid() {
+			me.natWatch.Recheck() // there is one more to ask
+		}
+		for _, p := range me.peers {
+			p.locateSoon(now)
+		}
 		me.log.Info("relay over UDP", "relay", r.relay.Name, "bound", bound.IsValid(), "address", r.addrs[0].String())
 		me.relaysChanged(now)
 	}
