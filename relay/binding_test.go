@@ -33,6 +33,12 @@ type bindingWorld struct {
 	lifetime time.Duration
 	refuse   wire.Refusal
 	silent   bool
+
+	early           bool // the relay is of a version that answers no questions
+	locates, probes pace
+	asked           []time.Time
+	limited         int
+	stun            map[[12]byte]int // STUN messages sent, by transaction
 }
 
 // inAir is a frame on its way.
@@ -49,6 +55,7 @@ func newBindingWorld(t testing.TB) *bindingWorld {
 		delay:    func() time.Duration { return 20 * time.Millisecond },
 		lose:     func() bool { return false },
 		lifetime: bindLifetime,
+		stun:     map[[12]byte]int{},
 	}
 	w.box, _ = wire.RelayBox(w.relay, w.node.Public())
 	var err error
@@ -74,7 +81,9 @@ func (w *bindingWorld) run(d time.Duration) {
 	for end := w.now.Add(d); ; {
 		frame, next := w.b.Poll(w.now)
 		if frame != nil {
-			w.sent = append(w.sent, w.now)
+			if kind, _ := wire.KindOf(frame); kind == wire.KindBind {
+				w.sent = append(w.sent, w.now)
+			}
 			w.fly(true, frame)
 			continue
 		}
@@ -100,7 +109,42 @@ func (w *bindingWorld) run(d time.Duration) {
 	}
 }
 
+// answerAsk answers a question as the relay does.
+func (w *bindingWorld) answerAsk(b []byte) []byte {
+	if w.early || w.silent {
+		return nil
+	}
+	since := w.now.Sub(time.Unix(1e9, 0))
+	if q, err := wire.ParseLocate(nil, b, w.box); err == nil {
+		w.asked = append(w.asked, w.now)
+		if !w.locates.take(since, locateEvery, locateBurst) {
+			w.limited++
+			return nil
+		}
+		return wire.AppendLocated(nil, wire.Located{Nonce: q.Nonce, Node: q.Node, Addr: netip.AddrPortFrom(w.at.Addr(), uint16(q.Node))}, w.box)
+	}
+	q, err := wire.ParseProbe(nil, b, w.box)
+	if err != nil {
+		return nil
+	}
+	w.asked = append(w.asked, w.now)
+	if !w.probes.take(since, probeEvery, probeBurst) {
+		w.limited++
+		return nil
+	}
+	outcome := wire.ProbeSent
+	if q.Alternate {
+		outcome = wire.ProbeNoPort
+	} else {
+		w.stun[q.Tx]++
+	}
+	return wire.AppendProbed(nil, wire.Probed{Nonce: q.Nonce, Addr: netip.AddrPortFrom(w.at.Addr(), q.Port), Outcome: outcome}, w.box)
+}
+
 func (w *bindingWorld) answer(b []byte) []byte {
+	if kind, _ := wire.KindOf(b); kind == wire.KindLocate || kind == wire.KindProbe {
+		return w.answerAsk(b)
+	}
 	f, err := wire.ParseBind(b)
 	if err != nil || w.silent {
 		return nil
@@ -275,10 +319,14 @@ func FuzzAnswersToABinding(f *testing.F) {
 	f.Add(wire.AppendRefused(nil, [8]byte{}, wire.RefusedFull))
 	f.Add(append([]byte{0xF7, 1, 5, 0}, make([]byte, 58)...))
 	w := newBindingWorld(f)
+	f.Add(wire.AppendLocated(nil, wire.Located{Node: 9}, w.box))
+	f.Add(wire.AppendProbed(nil, wire.Probed{Outcome: wire.ProbeSent}, w.box))
 	w.b.SetTicket(w.ticket(1e6 * time.Hour)) // its time goes on from one input to the next
 	w.run(time.Second)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w.run(renewEvery)
+		w.b.Locate(w.now, 9)
+		w.b.Probe(w.now, [12]byte{1}, 4000, false)
 		frame, _ := w.b.Poll(w.now)
 		if w.b.Handle(w.now, b) {
 			t.Errorf("%x is taken for an answer", b)
@@ -287,6 +335,9 @@ func FuzzAnswersToABinding(f *testing.F) {
 			w.fly(true, frame)
 		}
 		w.run(time.Second)
+		if n := len(w.b.Answers()); n != 2 {
+			t.Fatalf("%x leads to %d answers", b, n)
+		}
 		if !w.b.Bound() {
 			t.Fatalf("%x unbinds", b)
 		}

@@ -15,6 +15,18 @@
 // later cookie moves the node to another address, one with an earlier cookie does not: what was recorded on a
 // node's old network does not bring it back there.
 //
+// # What a node may ask
+//
+// Locate: at which address the relay sees another node of the network. That address is proved, so a node may send
+// more than some datagrams there, whatever the peer tells of itself. Probe: to send one STUN message to a port of
+// the asker's own IP address, from a port of the relay's that the asker chooses; it shows what a NAT lets through
+// from where nothing was sent to. Both are sealed, both are paced per node, and no question is shorter than what
+// it brings about: somebody who repeats one that he recorded has the relay send to its asker, no more than he
+// sends himself, and no more than the pace.
+//
+// Beside the port for all this there may be an alternate one that answers STUN and nothing else (RFC 5780 with
+// one address).
+//
 // # How it forwards
 //
 // UDP: one goroutine per socket takes what there is (32 messages per system call, each a run of datagrams where

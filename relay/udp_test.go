@@ -418,6 +418,8 @@ func FuzzDatagramsAtTheRelay(f *testing.F) {
 	f.Add(append(bytes.Repeat(append(wire.AppendData(nil, 1), "hello"...), 5), 1, 2, 3), 13)
 	f.Add(append(append(wire.AppendData(nil, 1), "hello"...), good...), 13)
 	f.Add(append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 12)...), 0)
+	f.Add(wire.AppendLocate(nil, wire.Locate{Node: 1}, box), 0)
+	f.Add(append(wire.AppendProbe(nil, wire.Probe{Port: 9}, box), wire.AppendProbe(nil, wire.Probe{Port: 9}, box)...), wire.ProbeSize)
 	l := w.relay.newLoop(socket, func(dst, req []byte, from, local netip.AddrPort) (stun.Reply, bool) {
 		return stun.Reply{Packet: append(dst, req...), From: local, To: from}, len(req)%2 == 0
 	})
