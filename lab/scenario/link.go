@@ -1,11 +1,6 @@
 package scenario
 
-import "time"
+import "weft/lab/vnet"
 
-// A Link is a leg of the network, each direction. It is vnet.LinkConfig by another name until that is there.
-type Link struct {
-	Rate          float64 // bit/s; 0: no limit
-	Delay, Jitter time.Duration
-	Loss, Reorder float64
-	Queue         int // bytes
-}
+// A Link is a leg of the network, each direction.
+type Link = vnet.LinkConfig

@@ -163,7 +163,7 @@ func (p *parser) named(line int, kind string, words []string) (name string, rest
 	case !validName(words[0]):
 		p.fail(line, "%s cannot be a name: expected %s", quoted(words[0]), nameExpected)
 	case p.declared(words[0]) > 0:
-		p.fail(line, "there is a %s already, on line %d: expected another name", words[0], p.declared(words[0]))
+		p.fail(line, "%s is there already, on line %d: expected another name", words[0], p.declared(words[0]))
 	case len(p.s.Routers)+len(p.s.Hosts) == MaxMachines:
 		p.fail(line, "this is one machine too many: expected %d at most, routers and hosts together", MaxMachines)
 	default:
