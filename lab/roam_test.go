@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/lab/netns"
+)
+
+// Somebody who carries a computer from one network into another has TCP connections that should not break, and
+// should not be silent for longer than it takes to notice.
+
+const (
+	// feltWithin is how long a flow is silent at most when an interface gets another address: the kernel tells.
+	feltWithin = 2 * time.Second
+	// missedWithin is how long when a NAT forgets and nobody tells: a black hole is left within 1.5 s, and the
+	// retransmission that TCP then waits for comes within 2 s more.
+	missedWithin = 4 * time.Second
+)
+
+// renumber gives a host another address in a network, in the place of the one it has.
+func (w *world) renumber(h *netns.Host, from netip.Addr, to netip.Prefix, gateway netip.Addr) {
+	w.t.Helper()
+	w.run(h, "ip", "addr", "flush", "dev", "eth0", "scope", "global")
+	w.run(h, "ip", "addr", "add", to.String(), "dev", "eth0")
+	w.run(h, "ip", "route", "replace", "default", "via", gateway.String())
+	if out := w.run(h, "ip", "addr", "show", "dev", "eth0"); strings.Contains(out, from.String()+"/") {
+		w.t.Fatalf("the host still has its address: %s", out)
+	}
+}
+
+// at is an address of a network by its last byte.
+func at(p netip.Prefix, last byte) netip.Prefix {
+	b := p.Addr().As4()
+	b[3] = last
+	return netip.PrefixFrom(netip.AddrFrom4(b), p.Bits())
+}
+
+// replug carries a host's leg from one router's network into another's, where it gets an address.
+func (w *world) replug(h *netns.Host, from, to *netns.Router) {
+	w.t.Helper()
+	ports := strings.Fields(w.run(from.Host, "ls", "/sys/class/net/lan/brif"))
+	if len(ports) != 1 {
+		w.t.Fatalf("the router has %v behind it", ports)
+	}
+	w.run(from.Host, "ip", "link", "set", ports[0], "netns", to.Namespace())
+	w.run(to.Host, "ip", "link", "set", ports[0], "master", "lan", "up")
+	w.renumber(h, h.Addr(), at(to.Inside().Prefix(), 99), to.Inside().Gateway())
+}
+
+// roaming is a conversation between two homes that are direct.
+func (w *world) roaming() (gwA *netns.Router, a, b *Node, talk *conversation) {
+	w.t.Helper()
+	gwA, _, a, b, _, addrB := w.homes()
+	w.reaches(a, "bob", weft.Direct)
+	w.reaches(b, "ann", weft.Direct)
+	talk = w.converse(a.Host, b.Host, addrB)
+	talk.goesOn(w.t, 50)
+	return gwA, a, b, talk
+}
+
+// moved checks that the conversation went on, without more than that silence, and comes to a direct path again, at
+// which bob sees ann at another address, if that is asked for.
+func (w *world) moved(a, b *Node, talk *conversation, silent time.Duration, atBob func(netip.AddrPort) bool) {
+	w.t.Helper()
+	began := time.Now()
+	silence := talk.goesOn(w.t, 100)
+	if err := netns.WaitFor(w.ctx, "a direct path from where ann is now", func() error {
+		p, err := b.Peer(w.ctx, "ann")
+		if err != nil {
+			return err
+		}
+		at, err := netip.ParseAddrPort(p.Endpoint)
+		if p.Method != weft.Direct || err != nil || !atBob(at) {
+			return fmt.Errorf("bob reaches ann by %s %s (%s)", p.Method, p.Endpoint, p.Reason)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.reaches(a, "bob", weft.Direct)
+	direct := time.Since(began)
+	silence = max(silence, talk.goesOn(w.t, 50))
+	w.t.Logf("the longest silence was %v; direct again within %v", silence, direct)
+	if silence > silent {
+		w.t.Errorf("the connection was silent for %v", silence)
+	}
+}
+
+func TestATCPConnectionSurvivesThatTheHostGetsAnotherAddress(t *testing.T) {
+	w := newWorld(t)
+	gwA, a, b, talk := w.roaming()
+	inside := gwA.Inside()
+	w.renumber(a.Host, a.Host.Addr(), at(inside.Prefix(), 99), inside.Gateway())
+	w.moved(a, b, talk, feltWithin, func(p netip.AddrPort) bool { return p.Addr() == gwA.Addr() })
+	s, err := a.Status(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Self.Candidates {
+		if c.Addr.Addr() == a.Host.Addr() {
+			t.Errorf("ann still says to be at %v", c.Addr)
+		}
+	}
+}
+
+func TestATCPConnectionSurvivesThatTheNATForgetsAndTakesOtherPorts(t *testing.T) {
+	w := newWorld(t)
+	gwA, a, b, talk := w.roaming()
+	before, err := b.Peer(w.ctx, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(gwA.Host, "nft", "flush chain ip labnat postrouting; add rule ip labnat postrouting oifname wan ip protocol udp masquerade to :20000-40000; add rule ip labnat postrouting oifname wan masquerade")
+	if err := gwA.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	w.moved(a, b, talk, missedWithin, func(p netip.AddrPort) bool { return p.String() != before.Endpoint })
+}
+
+func TestATCPConnectionSurvivesTheMoveToAnotherRouter(t *testing.T) {
+	w := newWorld(t)
+	gwA, a, b, talk := w.roaming()
+	other, err := w.net.AddRouter("cafe", netns.PortRestrictedCone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.replug(a.Host, gwA, other)
+	w.moved(a, b, talk, feltWithin, func(p netip.AddrPort) bool { return p.Addr() == other.Addr() })
+}
