@@ -23,6 +23,8 @@ type Segment struct {
 	last6   uint64
 	hops    int
 	has6    bool
+	// isolated members reach the gateway only.
+	isolated bool
 }
 
 func (n *Network) newSegment(gateway *Router) *Segment {
@@ -206,6 +208,8 @@ func (s *Segment) route(p *packet, from *plug) {
 		p.ttl -= s.hops
 	}
 	switch to := s.plugs[p.dst.Addr()]; {
+	case to != nil && from != nil && s.isolated:
+		s.network.drop(p, s.gateway.plug.name, DropNoRoute)
 	case to != nil:
 		to.cross(p, false)
 	case from != nil && s.gateway != nil:
