@@ -28,7 +28,7 @@ func (n NAT) valid() bool {
 	return n == PortRestrictedCone || n == Symmetric || n == Firewall || n == None
 }
 
-func (n NAT) translates() bool { return n == PortRestrictedCone || n == Symmetric }
+func (n NAT) translates() bool { return n == PortRestrictedCone || n == Symmetric || n == translated }
 
 // ruleset writes the nftables rules of a router. Chains "cut" and "damage" are empty; they are
 // filled while the lab runs. stateful tables are made only where the kind needs them, so that a

@@ -23,6 +23,10 @@
 // The namespace of the public network is also its gateway: it alone knows the routes to prefixes
 // behind routers that do not translate, as a provider does.
 //
+// The kernel's NAT does what Linux does. What other NATs do is done by lab/router, in this process: its
+// routers ([Network.AddNATRouter]), and the cables of hosts whose links are slow or lossy ([WithLink]),
+// run between TAP devices in one thread per lab, the patchbay. They end with the process, however it ends.
+//
 // Interfaces are made inside their namespaces and never pass through the namespace of the caller,
 // so a lab adds no link, route or rule to the machine, and a crash leaves namespaces only.
 //
@@ -35,7 +39,8 @@
 // # What it refuses
 //
 // It runs on Linux as root with ip (iproute2) and nft (nftables); elsewhere [Available] says in one
-// sentence what is missing. Delay is not offered: it needs sch_netem, which small kernels lack.
+// sentence what is missing. Delay and jitter are done by the lab's own cables and routers, for
+// sch_netem is what small kernels lack.
 package netns
 
 import (
@@ -88,9 +93,10 @@ type Lab struct {
 	mu        sync.Mutex
 	names     []string // namespaces made, in order
 	processes []*Process
-	nets4     int // 192.168.x.0/24 handed out
-	routed4   int // /28 handed out
-	routed6   int // /64 handed out
+	patchbay  *patchbay // runs routers and cables; nil: there are none yet
+	nets4     int       // 192.168.x.0/24 handed out
+	routed4   int       // /28 handed out
+	routed6   int       // /64 handed out
 	closed    bool
 
 	closeOnce sync.Once
@@ -177,11 +183,15 @@ func (l *Lab) Close() error {
 		l.mu.Lock()
 		l.closed = true
 		stopWatch, processes, names := l.stopWatch, slices.Clone(l.processes), slices.Clone(l.names)
+		bay := l.patchbay
 		l.mu.Unlock()
 		if stopWatch != nil {
 			stopWatch()
 		}
 		stopAll(processes)
+		if bay != nil {
+			bay.close()
+		}
 		err := removeNamespaces(names)
 		l.closeErr = errors.Join(err, removeDir(l.dir))
 	})

@@ -9,7 +9,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+
+	"weft/lab/vnet"
 )
 
 // Interface names are the same in every namespace: no two of them meet.
@@ -27,8 +30,10 @@ type Network struct {
 	prefix4 netip.Prefix // always there
 	prefix6 netip.Prefix // zero where the network has no IPv6
 
-	mu    sync.Mutex
-	hosts []*Host // the n-th has the address n+2
+	mu     sync.Mutex
+	hosts  []*Host
+	number int                 // the last address given, counted from the prefix's first
+	taken  map[netip.Addr]bool // those that callers chose, and what is not the next in turn
 }
 
 // Host is a namespace with one leg on a network. Programs run in it: see [Host.Command].
@@ -42,12 +47,19 @@ type Host struct {
 	peer         string // the other end of its leg: a port of the network's bridge
 	on           *Network
 	addr4, addr6 netip.Addr
+	cable        *cable // its leg, where that is impaired
 }
 
 // HostOption changes how a host or router is made.
 type HostOption func(*hostConfig)
 
-type hostConfig struct{ v6 bool }
+type hostConfig struct {
+	v6   bool
+	addr netip.Addr
+	pool int
+	hops uint8
+	link *vnet.LinkConfig
+}
 
 // WithIPv6 gives a host a global IPv6 address beside its IPv4 address, and a router a /64 of its
 // own to hand out inside. IPv6 is never translated; what a router's kind filters, it filters too.
@@ -113,46 +125,135 @@ func (n *Network) attach(name, link string, options []HostOption) (*Host, error)
 	for _, o := range options {
 		o(&config)
 	}
-	if config.v6 && !n.prefix6.IsValid() {
-		return nil, fmt.Errorf("the network %v has no IPv6: make its router with it", n.prefix4)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	number := len(n.hosts) + 2
-	addr4 := nth(n.prefix4, number)
-	if !n.prefix4.Contains(nth(n.prefix4, number+1)) { // the last one is the broadcast address
-		return nil, fmt.Errorf("the network %v is full", n.prefix4)
+	if config.pool > 1 || config.hops > 0 {
+		return nil, errors.New("several addresses and hops are for routers with a NAT of the laboratory's own")
 	}
 	namespace, err := n.lab.namespace(name)
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{Name: name, lab: n.lab, namespace: namespace, link: link, on: n, addr4: addr4, peer: fmt.Sprintf("port%d", number)}
-	n.hosts = append(n.hosts, h) // the number is spent even if what follows fails
-	lines := []string{
-		"link add " + link + " type veth peer name " + h.peer + " netns " + n.gateway,
-		"link set " + link + " up",
-		"addr add " + within(n.prefix4, addr4).String() + " dev " + link,
-		"route add default via " + n.Gateway().String(),
-	}
-	if config.v6 {
-		h.addr6 = nth(n.prefix6, number)
-		lines = append(lines,
-			"addr add "+within(n.prefix6, h.addr6).String()+" dev "+link+" nodad",
-			"route add ::/0 via "+nth(n.prefix6, 1).String())
-	} else {
-		// Not even a link-local address: a host without IPv6 must not find one to offer.
-		lines = append(lines[:1:1], append([]string{"link set " + link + " addrgenmode none"}, lines[1:]...)...)
-	}
-	if err := batch(namespace, lines...); err != nil {
-		return nil, err
-	}
-	if err := batch(n.gateway, "link set "+h.peer+" addrgenmode none master "+lanLink+" up"); err != nil {
+	h := &Host{Name: name, lab: n.lab, namespace: namespace, link: link}
+	if err := h.plug(n, config); err != nil {
 		return nil, err
 	}
 	// The gateway serves no names, and says so at once (ICMP port unreachable): a program that
 	// asks for a foreign name is answered no, and never waits.
 	return h, h.SetResolvConf("nameserver " + n.Gateway().String() + "\n")
+}
+
+// plug gives a host its leg on a network: a veth pair, or a cable where it is to be impaired.
+func (h *Host) plug(n *Network, config hostConfig) error {
+	if config.v6 && !n.prefix6.IsValid() {
+		return fmt.Errorf("the network %v has no IPv6: make its router with it", n.prefix4)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	number, addrs, err := n.reserve(config)
+	if err != nil {
+		return err
+	}
+	h.on, h.addr4, h.addr6, h.peer = n, addrs[0], netip.Addr{}, fmt.Sprintf("port%d", number)
+	n.hosts = append(n.hosts, h)
+	lines := []string{
+		"link set " + h.link + " up",
+		"addr add " + within(n.prefix4, h.addr4).String() + " dev " + h.link,
+		"route add default via " + n.Gateway().String(),
+	}
+	if config.v6 {
+		h.addr6 = nth(n.prefix6, number)
+		lines = append(lines,
+			"addr add "+within(n.prefix6, h.addr6).String()+" dev "+h.link+" nodad",
+			"route add ::/0 via "+nth(n.prefix6, 1).String())
+	} else {
+		// Not even a link-local address: a host without IPv6 must not find one to offer.
+		lines = append([]string{"link set " + h.link + " addrgenmode none"}, lines...)
+	}
+	if config.link != nil {
+		err = h.lay(*config.link)
+	} else {
+		lines = append([]string{"link add " + h.link + " type veth peer name " + h.peer + " netns " + n.gateway}, lines...)
+	}
+	if err != nil {
+		return err
+	}
+	if err := batch(h.namespace, lines...); err != nil {
+		return err
+	}
+	return batch(n.gateway, "link set "+h.peer+" addrgenmode none master "+lanLink+" up")
+}
+
+// reserve takes addresses of the network: the one that was asked for, or the next ones in turn. The number names
+// the port of the network's bridge.
+func (n *Network) reserve(config hostConfig) (number int, addrs []netip.Addr, err error) {
+	if n.number == 0 {
+		n.number, n.taken = 1, map[netip.Addr]bool{n.Gateway(): true} // the gateway's
+	}
+	n.number++
+	number = n.number
+	if a := config.addr; a.IsValid() {
+		last := !n.prefix4.Contains(a.Next())
+		if !n.prefix4.Contains(a) || a == n.prefix4.Masked().Addr() || last {
+			return 0, nil, fmt.Errorf("%v is no address of a host in %v", a, n.prefix4)
+		}
+		if n.taken[a] {
+			return 0, nil, fmt.Errorf("the address %v is taken", a)
+		}
+		n.taken[a] = true
+		addrs = append(addrs, a)
+	}
+	for next := number; len(addrs) < max(1, config.pool); next++ {
+		a := nth(n.prefix4, next)
+		if !n.prefix4.Contains(nth(n.prefix4, next+1)) { // the last one is the broadcast address
+			return 0, nil, fmt.Errorf("the network %v is full", n.prefix4)
+		}
+		if !n.taken[a] {
+			n.taken[a] = true
+			addrs = append(addrs, a)
+		}
+	}
+	return number, addrs, nil
+}
+
+// unplug takes a host off its network.
+func (h *Host) unplug() error {
+	n := h.on
+	n.mu.Lock()
+	n.hosts = slices.DeleteFunc(n.hosts, func(o *Host) bool { return o == h })
+	n.mu.Unlock()
+	if h.cable != nil {
+		return h.cable.remove()
+	}
+	return batch(h.namespace, "link del "+h.link)
+}
+
+// Move takes a host off its network and puts it on one, which may be the same: it has other addresses from now on,
+// and no connection survives by itself. Impairments of its link stay.
+func (h *Host) Move(to *Network) error {
+	config := hostConfig{v6: h.addr6.IsValid() && to.prefix6.IsValid()}
+	if h.cable != nil {
+		link := h.cable.link
+		config.link = &link
+	}
+	err := h.unplug()
+	if err == nil {
+		err = h.plug(to, config)
+	}
+	if err != nil {
+		return fmt.Errorf("moving %s: %w", h.Name, err)
+	}
+	return h.SetResolvConf("nameserver " + to.Gateway().String() + "\n")
+}
+
+// SetUp plugs the host's link in, or pulls it out at the network's end, as a cable that breaks somewhere does.
+func (h *Host) SetUp(up bool) error {
+	if h.cable != nil {
+		return h.cable.setUp(up)
+	}
+	state := " down"
+	if up {
+		state = " up"
+	}
+	return batch(h.on.gateway, "link set "+h.peer+state)
 }
 
 // SetResolvConf replaces the /etc/resolv.conf that programs started in the host from now on see.

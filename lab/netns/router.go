@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"weft/lab/router"
+	"weft/lab/vnet"
 )
 
 // Router is a host with a network behind it.
@@ -14,6 +17,7 @@ type Router struct {
 	*Host
 	inside *Network
 	nat    NAT
+	user   *userspace // its NAT, where that is the laboratory's own; nil: the kernel's
 }
 
 // AddRouter adds a router to the network, with an empty network behind it. Routers that translate hand
@@ -85,7 +89,13 @@ func (l *Lab) prefixes(nat NAT, v6 bool) (p4, p6 netip.Prefix, err error) {
 // route tells the gateway of the network, and the gateways in front of it as far as nobody
 // translates, the way to a prefix.
 func (n *Network) route(prefix netip.Prefix, via netip.Addr) error {
-	if err := batch(n.gateway, "route add "+prefix.String()+" via "+via.String()); err != nil {
+	var err error
+	if n.router != nil && n.router.user != nil {
+		err = n.router.user.do(func(e *router.Router) { e.AddRoute(router.Inside, router.Route{To: prefix, Via: via}) })
+	} else {
+		err = batch(n.gateway, "route add "+prefix.String()+" via "+via.String())
+	}
+	if err != nil {
 		return err
 	}
 	if n.router == nil || prefix.Addr().Is4() && n.router.nat.translates() {
@@ -108,10 +118,12 @@ func (r *Router) AddHost(name string, options ...HostOption) (*Host, error) {
 
 // BlockUDP drops every UDP packet that would pass the router, in both directions, as a strict
 // company firewall does. It replaces an earlier block; flows in progress are cut as well.
-func (r *Router) BlockUDP() error { return r.setCut(cutAll) }
+func (r *Router) BlockUDP() error { return r.setCut(cutAll, router.Block{All: true}) }
 
 // BlockUDPExceptDNS is BlockUDP that lets port 53 through, as most strict networks do.
-func (r *Router) BlockUDPExceptDNS() error { return r.setCut(cutAllButDNS) }
+func (r *Router) BlockUDPExceptDNS() error {
+	return r.setCut(cutAllButDNS, router.Block{All: true, ExceptDNS: true})
+}
 
 // BlockUDPBetween drops UDP between two addresses, in both directions. The router looks at packets
 // on its inner side: inside hosts have their own addresses there, others their public ones.
@@ -119,15 +131,18 @@ func (r *Router) BlockUDPBetween(a, b netip.Addr) error {
 	if a.BitLen() != b.BitLen() || !a.IsValid() {
 		return fmt.Errorf("blocking UDP between %v and %v: they must be two addresses of one family", a, b)
 	}
-	return r.setCut(cutBetween(a, b))
+	return r.setCut(cutBetween(a, b), router.Block{A: a, B: b})
 }
 
 // Unblock takes the block away. NAT mappings made before it live on if packets kept them alive:
 // conntrack counts a packet before the block drops it, and packets that the block kept from going
 // out or coming in have left no mapping. [Router.Forget] drops the mappings too.
-func (r *Router) Unblock() error { return r.setCut("") }
+func (r *Router) Unblock() error { return r.setCut("", router.Block{}) }
 
-func (r *Router) setCut(rules string) error {
+func (r *Router) setCut(rules string, b router.Block) error {
+	if r.user != nil {
+		return r.user.do(func(e *router.Router) { e.SetBlock(b) })
+	}
 	if err := loadRules(r.namespace, cut(rules)); err != nil {
 		return fmt.Errorf("changing what %s blocks: %w", r.Name, err)
 	}
@@ -136,6 +151,9 @@ func (r *Router) setCut(rules string) error {
 
 // Forget drops every NAT mapping and firewall state, as a router that restarts does.
 func (r *Router) Forget() error {
+	if r.user != nil {
+		return r.user.do((*router.Router).Forget)
+	}
 	err := r.Do(flushConntrack)
 	if err != nil {
 		return fmt.Errorf("clearing the mappings of %s: %w", r.Name, err)
@@ -147,6 +165,9 @@ func (r *Router) Forget() error {
 // packets went both ways (RFC 4787 REQ-5 asks for two minutes at least; many do less). Whole
 // seconds; it holds for mappings made or refreshed from now on.
 func (r *Router) SetUDPTimeouts(unreplied, stream time.Duration) error {
+	if r.user != nil {
+		return fmt.Errorf("setting the UDP timeouts of %s: give them with its NAT, as Timeout", r.Name)
+	}
 	if unreplied < time.Second || stream < time.Second {
 		return fmt.Errorf("setting the UDP timeouts of %s: they must be a second or more", r.Name)
 	}
@@ -169,6 +190,9 @@ func (r *Router) SetLoss(percent float64) error {
 	if percent < 0 || percent > 100 {
 		return fmt.Errorf("setting the loss of %s: %v is not between 0 and 100 percent", r.Name, percent)
 	}
+	if r.user != nil {
+		return r.user.change(r, func(l *vnet.LinkConfig) { l.Loss = percent / 100 })
+	}
 	if err := errors.Join(r.bundles(percent == 0), loadRules(r.namespace, damage(percent))); err != nil {
 		return fmt.Errorf("setting the loss of %s: %w", r.Name, err)
 	}
@@ -186,6 +210,9 @@ func (r *Router) bundles(allowed bool) error {
 	r.inside.mu.Lock()
 	defer r.inside.mu.Unlock()
 	for _, h := range r.inside.hosts {
+		if h.link == "" {
+			continue // a router of the laboratory's own, which bundles nothing
+		}
 		err = errors.Join(err, batch(h.namespace, set(h.link)))
 	}
 	return err
@@ -194,6 +221,11 @@ func (r *Router) bundles(allowed bool) error {
 // SetRate limits what passes the router to so many bits per second, in each direction, with a
 // queue of 50 ms; 0 ends it.
 func (r *Router) SetRate(bitsPerSecond uint64) error {
+	if r.user != nil {
+		return r.user.change(r, func(l *vnet.LinkConfig) {
+			l.Rate, l.Queue = float64(bitsPerSecond), int(max(bitsPerSecond/8/20, 16<<10))
+		})
+	}
 	var err error
 	for _, link := range []string{wanLink, lanLink} {
 		if bitsPerSecond == 0 {

@@ -241,6 +241,26 @@ func (r *Router) Rebind(now time.Time) {
 	r.four.echo.Rebind(now)
 }
 
+// SetTrace changes who is told of packets.
+func (r *Router) SetTrace(f func(Event)) { r.config.Trace = f }
+
+// Readdress gives it other public addresses, the first of which is the outside interface's own: mappings and the
+// filter's state are gone.
+func (r *Router) Readdress(public []netip.Addr) error {
+	old := r.config
+	r.config.NAT.Public = public
+	if len(public) == 0 || len(old.NAT.Public) == 0 {
+		return errors.New("only a router that translates has public addresses, and it needs one")
+	}
+	if err := r.newNATs(); err != nil {
+		r.config = old
+		return err
+	}
+	r.legs[Outside].public = public
+	r.legs[Outside].Prefix4 = netip.PrefixFrom(public[0], r.legs[Outside].Prefix4.Bits())
+	return nil
+}
+
 // AddRoute tells the way to a network behind another router on a leg.
 func (r *Router) AddRoute(on Leg, route Route) {
 	r.legs[on].routes = append(r.legs[on].routes, route)

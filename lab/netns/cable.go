@@ -1,0 +1,108 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weft/lab/router"
+	"weft/lab/vnet"
+)
+
+// A station is what a patchbay runs between two devices.
+type station interface {
+	Handle(now time.Time, from router.Leg, frame []byte)
+	Poll(now time.Time) (next time.Time)
+}
+
+// WithLink impairs the leg of a host or router as the link says, in each direction. The zero link impairs nothing,
+// but [Host.SetLink] may change it.
+func WithLink(l vnet.LinkConfig) HostOption { return func(c *hostConfig) { c.link = &l } }
+
+// WithAddr gives a host, or a router outside, this IPv4 address of its network instead of the next in turn.
+func WithAddr(a netip.Addr) HostOption { return func(c *hostConfig) { c.addr = a } }
+
+// bay is the lab's patchbay, made when it is first needed.
+func (l *Lab) bay() (*patchbay, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, fmt.Errorf("the lab %s is closed", l.id)
+	}
+	var err error
+	if l.patchbay == nil {
+		l.patchbay, err = newPatchbay()
+	}
+	return l.patchbay, err
+}
+
+// taps makes two devices and names their namespaces: by router.Leg.
+func taps(inside, insideName, outside, outsideName string) (fds [2]int, err error) {
+	open := func(namespace, name string) (fd int, err error) {
+		err = enter(namespace, func() error {
+			fd, err = openTAP(name)
+			return err
+		})
+		return fd, err
+	}
+	if fds[router.Inside], err = open(inside, insideName); err != nil {
+		return fds, err
+	}
+	if fds[router.Outside], err = open(outside, outsideName); err != nil {
+		closeTAP(fds[router.Inside])
+	}
+	return fds, err
+}
+
+// A cable is an impaired leg: two TAP devices, and between them what the link does.
+type cable struct {
+	bay     *patchbay
+	station *router.Cable
+	link    vnet.LinkConfig
+}
+
+// lay makes the host's leg of a cable.
+func (h *Host) lay(l vnet.LinkConfig) error {
+	bay, err := h.lab.bay()
+	if err != nil {
+		return err
+	}
+	var fds [2]int
+	c := &cable{bay: bay, link: l}
+	c.station, err = router.NewCable(l, seedOf(h.addr4), func(to router.Leg, frame []byte) { writeTAP(fds[to], frame) })
+	if err != nil {
+		return err
+	}
+	if fds, err = taps(h.namespace, h.link, h.on.gateway, h.peer); err != nil {
+		return err
+	}
+	h.cable = c
+	return bay.add(c.station, fds)
+}
+
+// seedOf lets accidents on different links differ, and repeat from run to run.
+func seedOf(a netip.Addr) (seed uint64) {
+	for _, b := range a.AsSlice() {
+		seed = seed<<8 | uint64(b)
+	}
+	return seed
+}
+
+func (c *cable) remove() error { return c.bay.remove(c.station) }
+
+func (c *cable) setUp(up bool) error { return c.bay.do(func() { c.station.SetUp(up) }) }
+
+// SetLink changes how the leg of a host, made [WithLink], is impaired. Of a router of [Network.AddNATRouter] it is
+// the way outside.
+func (h *Host) SetLink(l vnet.LinkConfig) error {
+	if h.cable == nil {
+		return fmt.Errorf("the link of %s cannot be impaired: it was made without WithLink", h.Name)
+	}
+	var err error
+	if err = errors.Join(h.cable.bay.do(func() { err = h.cable.station.SetLink(l) }), err); err != nil {
+		return fmt.Errorf("changing the link of %s: %w", h.Name, err)
+	}
+	h.cable.link = l
+	return nil
+}

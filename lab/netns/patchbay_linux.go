@@ -1,0 +1,223 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weft/lab/router"
+)
+
+const (
+	// readBurst is how many frames one device gives before the others have their turn.
+	readBurst = 64
+	// frameRoom is what a frame read from a device may take: 1500 bytes, Ethernet's header and a VLAN tag, and
+	// room to see that one is larger.
+	frameRoom = 2048
+	// patchbayNice is the priority of the thread that plays hardware, above that of what is being tested
+	// (setpriority(2)). It takes some microseconds per packet, so it starves nobody.
+	patchbayNice = -10
+)
+
+// openTAP makes a TAP device in the namespace that the calling thread is in. It lives as long as the descriptor.
+// In the machine's own namespace it makes none.
+func openTAP(name string) (fd int, err error) {
+	here, ok := identify("/proc/thread-self/ns/net")
+	machine, known := identify("/proc/1/ns/net")
+	if !ok || known && here == machine {
+		return -1, fmt.Errorf("making the device %s: this is the machine's own network namespace, where a laboratory has no business", name)
+	}
+	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("opening /dev/net/tun: %w", err)
+	}
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("making the device %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+func closeTAP(fd int) { unix.Close(fd) }
+
+// writeTAP writes a frame. A device whose other side is down or full loses it, as cables do.
+func writeTAP(fd int, frame []byte) { unix.Write(fd, frame) }
+
+// A patchbay runs the routers and cables of a lab between their devices, in one thread of its own that is woken
+// by frames, by deadlines (to the microsecond, which Go's timers do not offer) and by [patchbay.do].
+type patchbay struct {
+	wake int // eventfd
+	done chan struct{}
+
+	mu     sync.Mutex
+	jobs   []func()
+	closed bool
+
+	plugged []plugged // of the loop alone, as all below
+	polled  []unix.PollFd
+	buf     [frameRoom]byte
+}
+
+type plugged struct {
+	station station
+	fds     [2]int // by router.Leg
+}
+
+func newPatchbay() (*patchbay, error) {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("making a patchbay: %w", err)
+	}
+	b := &patchbay{wake: wake, done: make(chan struct{})}
+	go b.run()
+	return b, nil
+}
+
+// do runs f in the loop, to which all routers and cables belong, and waits for it.
+func (b *patchbay) do(f func()) error {
+	ran := make(chan struct{})
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return errors.New("the lab is closed")
+	}
+	b.jobs = append(b.jobs, func() { f(); close(ran) })
+	unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	b.mu.Unlock()
+	<-ran
+	return nil
+}
+
+// add runs a station between two devices, whose descriptors are the patchbay's from now on.
+func (b *patchbay) add(s station, fds [2]int) error {
+	err := b.do(func() {
+		b.plugged = append(b.plugged, plugged{s, fds})
+		b.listPolled()
+	})
+	if err != nil {
+		closeTAP(fds[0])
+		closeTAP(fds[1])
+	}
+	return err
+}
+
+// remove takes a station out, and its devices with it.
+func (b *patchbay) remove(s station) error {
+	return b.do(func() {
+		b.plugged = slices.DeleteFunc(b.plugged, func(p plugged) bool {
+			if p.station == s {
+				closeTAP(p.fds[0])
+				closeTAP(p.fds[1])
+			}
+			return p.station == s
+		})
+		b.listPolled()
+	})
+}
+
+// close takes everything out and ends the thread.
+func (b *patchbay) close() {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+	b.mu.Unlock()
+	<-b.done
+}
+
+func (b *patchbay) listPolled() {
+	b.polled = append(b.polled[:0], unix.PollFd{Fd: int32(b.wake), Events: unix.POLLIN})
+	for _, p := range b.plugged {
+		for _, fd := range p.fds {
+			b.polled = append(b.polled, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+	}
+}
+
+func (b *patchbay) run() {
+	runtime.LockOSThread() // for good: the thread ends with this goroutine
+	defer close(b.done)
+	// Without the 50 us by which the kernel may round a thread's timers, and before others. Both are for
+	// accuracy; where they are not permitted the patchbay works less accurately.
+	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), patchbayNice)
+	b.listPolled()
+	for {
+		if b.polled[0].Revents != 0 && b.runJobs() {
+			return
+		}
+		b.wait(b.poll(time.Now()))
+		for i := 1; i < len(b.polled); i++ {
+			if b.polled[i].Revents != 0 {
+				b.read(&b.plugged[(i-1)/2], (i-1)%2)
+			}
+		}
+	}
+}
+
+// poll lets every station do what is due, and says when the next one wants to.
+func (b *patchbay) poll(now time.Time) (next time.Time) {
+	for i := range b.plugged {
+		if at := b.plugged[i].station.Poll(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// wait sleeps until a frame, a job or the deadline comes.
+func (b *patchbay) wait(until time.Time) {
+	for i := range b.polled {
+		b.polled[i].Revents = 0
+	}
+	var timeout *unix.Timespec
+	if !until.IsZero() {
+		t := unix.NsecToTimespec(max(0, int64(time.Until(until))))
+		timeout = &t
+	}
+	unix.Ppoll(b.polled, timeout, nil) // interrupted: looked at again
+}
+
+// read takes what one device has.
+func (b *patchbay) read(p *plugged, leg int) {
+	for range readBurst {
+		n, err := unix.Read(p.fds[leg], b.buf[:])
+		if err != nil {
+			return // nothing more for now
+		}
+		p.station.Handle(time.Now(), router.Leg(leg), b.buf[:n])
+	}
+}
+
+// runJobs does what others asked for, and reports whether the patchbay is closed, which it then is.
+func (b *patchbay) runJobs() (closed bool) {
+	var count [8]byte
+	unix.Read(b.wake, count[:])
+	b.mu.Lock()
+	jobs := b.jobs
+	b.jobs = nil
+	closed = b.closed
+	b.mu.Unlock()
+	for _, job := range jobs {
+		job()
+	}
+	if closed {
+		for _, p := range b.plugged {
+			closeTAP(p.fds[0])
+			closeTAP(p.fds[1])
+		}
+		unix.Close(b.wake)
+	}
+	return closed
+}
