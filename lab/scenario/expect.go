@@ -196,11 +196,14 @@ func (s Scenario) last() (last time.Duration) {
 	for _, e := range s.Expect {
 		for _, t := range e.Times(s) {
 			last = max(last, t+e.Within+e.Hold)
+			if e.Whole || e.Gap > 0 {
+				last = max(last, t+e.Hold+arriveWithin)
+			}
 		}
 	}
 	for _, f := range s.Flows {
 		if f.For > 0 {
-			last = max(last, f.Start+f.For+time.Second)
+			last = max(last, f.Start+f.For+arriveWithin)
 		}
 	}
 	return last

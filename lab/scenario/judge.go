@@ -1,0 +1,259 @@
+package scenario
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"weft"
+)
+
+// arriveWithin is how long a packet of a flow is waited for before it counts as lost.
+const arriveWithin = 2 * time.Second
+
+// A History is what a backend saw, from time zero on. Its zero value has seen nothing.
+type History struct {
+	// End is until when the backend has watched.
+	End   time.Duration
+	paths map[[2]string][]change
+	flows []FlowHistory
+}
+
+// A change is a pair's path from a time on.
+type change struct {
+	at   time.Duration
+	path weft.PathKind
+}
+
+// A FlowHistory is what became of a flow's packets: the n-th was sent n steps after the first.
+type FlowHistory struct {
+	Flow    Flow
+	Sent    int
+	Arrived []time.Duration // by number, when; 0, or beyond its end: not
+}
+
+func pairOf(a, b string) [2]string {
+	if b < a {
+		a, b = b, a
+	}
+	return [2]string{a, b}
+}
+
+// Path notes how a pair reaches each other from now on. Times do not go backwards.
+func (h *History) Path(at time.Duration, a, b string, path weft.PathKind) {
+	h.End = max(h.End, at)
+	if h.paths == nil {
+		h.paths = map[[2]string][]change{}
+	}
+	p := pairOf(a, b)
+	list := h.paths[p]
+	if n := len(list); n > 0 && list[n-1].at == at { // what lasts no time was never there
+		list = list[:n-1]
+	}
+	if n := len(list); n > 0 && list[n-1].path == path || n == 0 && path == weft.PathNone {
+		h.paths[p] = list
+		return
+	}
+	h.paths[p] = append(list, change{at, path})
+}
+
+// At is a pair's path at a time.
+func (h *History) At(at time.Duration, a, b string) weft.PathKind {
+	path := weft.PathNone
+	for _, c := range h.paths[pairOf(a, b)] {
+		if c.at > at {
+			break
+		}
+		path = c.path
+	}
+	return path
+}
+
+// First is when a pair's path was of a kind for the first time.
+func (h *History) First(a, b string, path weft.PathKind) (time.Duration, bool) {
+	for _, c := range h.paths[pairOf(a, b)] {
+		if c.path == path {
+			return c.at, true
+		}
+	}
+	return 0, false
+}
+
+// SetFlows notes what became of the flows so far. The slices are looked at whenever something is judged.
+func (h *History) SetFlows(flows []FlowHistory) { h.flows = flows }
+
+// Results are the flows' as they are now.
+func (h *History) Results() (list []FlowResult) {
+	for _, f := range h.flows {
+		lost, silence := f.lost(h.End, 0, h.End)
+		list = append(list, FlowResult{From: f.Flow.From, To: f.Flow.To, Sent: f.Sent, Lost: lost, Silence: silence})
+	}
+	return list
+}
+
+// lost counts what was sent between two times and is lost, and how long the longest silence from that was.
+func (f *FlowHistory) lost(now, from, to time.Duration) (lost int, silence time.Duration) {
+	run := 0
+	for i := range f.Sent {
+		at := f.Flow.Start + time.Duration(i)*f.Flow.Every
+		if at < from || at > to || at+arriveWithin > now && (i >= len(f.Arrived) || f.Arrived[i] == 0) {
+			run = 0
+			continue
+		}
+		if i < len(f.Arrived) && f.Arrived[i] > 0 {
+			run = 0
+			continue
+		}
+		lost++
+		run++
+		silence = max(silence, time.Duration(run)*f.Flow.Every)
+	}
+	return lost, silence
+}
+
+// Judge says what became of every expectation, and whether that is certain before the end: then more watching
+// changes nothing. With over, this is the end.
+func (h *History) Judge(s Scenario, over bool) (outcomes []Outcome, decided bool) {
+	decided = true
+	for _, e := range s.Expect {
+		o := Outcome{Expectation: e.String(), Line: e.Line, OK: true}
+		var why []string
+		for _, t := range e.Times(s) {
+			v := h.judge(s, e, t)
+			if !v.decided && over {
+				v.ok = v.ok && (e.Whole || e.Gap > 0)
+			} else if !v.decided {
+				decided = false
+			}
+			o.OK = o.OK && v.ok
+			why = append(why, v.why)
+		}
+		o.Why = strings.Join(why, "; ")
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, decided
+}
+
+// A verdict is what is known of one expectation and one time.
+type verdict struct {
+	ok, decided bool
+	why         string
+}
+
+func (h *History) judge(s Scenario, e Expectation, from time.Duration) verdict {
+	switch {
+	case e.Whole || e.Gap > 0:
+		return h.judgeData(s, e, from)
+	case e.Stays:
+		return h.judgeLasting(e, from, from)
+	case e.Within == 0:
+		begin := from
+		if e.Path != weft.PathNone && h.At(from, e.A, e.B) == weft.PathNone {
+			begin = h.next(e, from, func(p weft.PathKind) bool { return p != weft.PathNone })
+		}
+		return h.judgeLasting(e, from, begin)
+	}
+	return h.judgeBecoming(e, from)
+}
+
+// next is when a pair's path is next as asked for; past the end if never.
+func (h *History) next(e Expectation, from time.Duration, is func(weft.PathKind) bool) time.Duration {
+	if is(h.At(from, e.A, e.B)) {
+		return from
+	}
+	for _, c := range h.paths[pairOf(e.A, e.B)] {
+		if c.at > from && is(c.path) {
+			return c.at
+		}
+	}
+	return h.End + 1
+}
+
+// judgeLasting is about what is so from begin until Hold after from.
+func (h *History) judgeLasting(e Expectation, from, begin time.Duration) verdict {
+	end := from + e.Hold
+	if begin >= end || begin > h.End {
+		if h.End < end {
+			return verdict{why: "no path yet"}
+		}
+		return verdict{decided: true, why: fmt.Sprintf("no path until %s", seconds(end))}
+	}
+	broken := h.next(e, begin, func(p weft.PathKind) bool { return p != e.Path })
+	switch {
+	case broken <= min(end, h.End):
+		return verdict{decided: true, why: fmt.Sprintf("%s at %s", h.At(broken, e.A, e.B), seconds(broken))}
+	case h.End < end:
+		return verdict{why: fmt.Sprintf("%s from %s to %s, where it ended", e.Path, seconds(begin), seconds(h.End))}
+	}
+	return verdict{ok: true, decided: true, why: fmt.Sprintf("%s from %s to %s", e.Path, seconds(begin), seconds(end))}
+}
+
+// judgeBecoming is about what is so at some time until Within after from, and then for Hold.
+func (h *History) judgeBecoming(e Expectation, from time.Duration) verdict {
+	end := from + e.Within
+	why := fmt.Sprintf("never %s until %s, but %s", e.Path, seconds(min(end, h.End)), h.At(min(end, h.End), e.A, e.B))
+	for at := from; at <= min(end, h.End); {
+		at = h.next(e, at, func(p weft.PathKind) bool { return p == e.Path })
+		if at > min(end, h.End) {
+			break
+		}
+		until := h.next(e, at, func(p weft.PathKind) bool { return p != e.Path })
+		switch {
+		case until-at >= e.Hold && h.End >= at+e.Hold:
+			return verdict{ok: true, decided: true, why: fmt.Sprintf("%s at %s, after %s", e.Path, seconds(at), seconds(at-from))}
+		case until > h.End:
+			return verdict{why: fmt.Sprintf("%s at %s, until %s, where it ended", e.Path, seconds(at), seconds(h.End))}
+		}
+		why = fmt.Sprintf("%s at %s, but %s at %s", e.Path, seconds(at), h.At(until, e.A, e.B), seconds(until))
+		at = until
+	}
+	return verdict{decided: h.End >= end, why: why}
+}
+
+// judgeData is about what the pair's flows lost.
+func (h *History) judgeData(s Scenario, e Expectation, from time.Duration) verdict {
+	end := s.Duration()
+	if e.After != "" {
+		end = from + e.Hold
+	} else if last, ok := s.flowsEnd(e); ok {
+		end = last
+	}
+	var lost, sent int
+	var silence time.Duration
+	for i := range h.flows {
+		f := &h.flows[i]
+		if pairOf(f.Flow.From, f.Flow.To) != pairOf(e.A, e.B) {
+			continue
+		}
+		sent += f.Sent
+		n, longest := f.lost(h.End, from, end)
+		lost, silence = lost+n, max(silence, longest)
+	}
+	v := verdict{ok: true, why: fmt.Sprintf("%d packets lost, no silence longer than %s", lost, seconds(silence))}
+	if sent == 0 {
+		v = verdict{why: "no data flowed"}
+	} else if e.Whole {
+		v.ok = lost == 0
+	} else {
+		v.ok = silence <= e.Gap
+	}
+	v.decided = h.End >= end+arriveWithin || sent > 0 && !v.ok
+	return v
+}
+
+// flowsEnd is when the pair's flows are over, if they are before the scenario.
+func (s Scenario) flowsEnd(e Expectation) (end time.Duration, ok bool) {
+	ok = !slices.ContainsFunc(s.Flows, func(f Flow) bool { return pairOf(f.From, f.To) == pairOf(e.A, e.B) && f.For == 0 })
+	for _, f := range s.Flows {
+		if pairOf(f.From, f.To) == pairOf(e.A, e.B) {
+			end = max(end, f.Start+f.For)
+		}
+	}
+	return end, ok
+}
+
+// seconds writes a time for people, to the millisecond.
+func seconds(d time.Duration) string {
+	return fmt.Sprintf("%gs", d.Round(time.Millisecond).Seconds())
+}
