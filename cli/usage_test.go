@@ -33,6 +33,8 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"status --socket", "`weft status --help`"},
 		{"status --watch=maybe", "--watch"},
 		{"up a b", "one word too many"},
+		{"explain", "weft explain PEER"},
+		{"explain a b", "one word too many"},
 		{"ping", "weft ping PEER"},
 		{"ping a b", "one word too many"},
 		{"ping a -c -1", "-c must not be negative"},
@@ -95,7 +97,7 @@ func TestATokenInTheWrongPlaceIsNotRepeated(t *testing.T) {
 
 func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	dir := t.TempDir()
-	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "ping bob", "netcheck --json", "set", "set port=auto"} {
+	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "explain bob", "ping bob", "netcheck --json", "set", "set port=auto"} {
 		t.Run(line, func(t *testing.T) {
 			r := inProcess(append([]string{"--socket", dir + "/s"}, strings.Fields(line)...)...)
 			r.err = strings.TrimPrefix(r.err, "asking the network's relays, some seconds ...\n")
@@ -116,7 +118,7 @@ func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 // A stranger reads the help of a command and nothing else.
 func TestEveryCommandExplainsItself(t *testing.T) {
 	documented := map[string]bool{"weft": true, "weft server": true, "weft node": true, "weft relay": true, "weft up": true, "weft status": true,
-		"weft ping": true, "weft netcheck": true, "weft bench overlay": true}
+		"weft ping": true, "weft explain": true, "weft netcheck": true, "weft bench overlay": true}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		if c.Hidden || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {

@@ -32,6 +32,10 @@ type pingRequest struct {
 	TimeoutMS int64  `json:"timeout_ms"`
 }
 
+type explainRequest struct {
+	Peer string `json:"peer"`
+}
+
 type credentialsKey struct{}
 
 // listenAPI makes the socket, taking the place of one that a dead daemon left.
@@ -109,6 +113,13 @@ func (d *Daemon) apiHandler() http.Handler {
 			return nil, err
 		}
 		return d.Ping(r.Context(), q.Peer, time.Duration(q.TimeoutMS)*time.Millisecond)
+	})
+	read("POST /v1/explain", func(r *http.Request) (any, error) {
+		var q explainRequest
+		if err := readBody(r, &q); err != nil {
+			return nil, err
+		}
+		return d.Explain(r.Context(), q.Peer)
 	})
 	change("POST /v1/up", func(r *http.Request) (any, error) {
 		var q UpRequest

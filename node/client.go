@@ -75,6 +75,12 @@ func (c *Client) Ping(ctx context.Context, peer string, timeout time.Duration) (
 	return r, c.do(ctx, http.MethodPost, "/v1/ping", pingRequest{Peer: peer, TimeoutMS: timeout.Milliseconds()}, &r)
 }
 
+// Explain asks how a peer is reached, and why so.
+func (c *Client) Explain(ctx context.Context, peer string) (weft.Explanation, error) {
+	var e weft.Explanation
+	return e, c.do(ctx, http.MethodPost, "/v1/explain", explainRequest{Peer: peer}, &e)
+}
+
 // Netcheck asks what the NATs on the way out do. It takes some seconds.
 func (c *Client) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	var n weft.Netcheck

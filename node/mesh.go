@@ -103,7 +103,7 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 		peers: map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
 		problems: map[string]string{}, pings: map[wire.TxID]chan<- pingAnswer{},
 		session: randomSession(), budget: path.NewBudget(0),
-		spares: spares{owner: map[weft.LinkID]*peer{}, asks: map[weft.LinkID]*ask{}},
+		spares: spares{owner: map[weft.LinkID]*peer{}, ports: map[weft.LinkID]uint16{}, asks: map[weft.LinkID]*ask{}},
 	}
 	if _, err := host.AllowFiles(filesWanted); err != nil {
 		me.log.Warn("the hardest NATs may not be passed", "error", err)

@@ -23,6 +23,7 @@ const (
 // spares are the sockets that agents asked for. Each is one peer's until its agent gives it up, or the mesh ends.
 type spares struct {
 	owner map[weft.LinkID]*peer
+	ports map[weft.LinkID]uint16
 	asks  map[weft.LinkID]*ask // by the socket that asks
 }
 
@@ -43,7 +44,7 @@ func (me *mesh) openSockets(now time.Time, p *peer, o path.Opening) {
 	opened := make([]path.Opened, len(links))
 	for i := range links {
 		opened[i] = path.Opened{Link: links[i], Port: ports[i]}
-		me.spares.owner[links[i]] = p
+		me.spares.owner[links[i]], me.spares.ports[links[i]] = p, ports[i]
 	}
 	if server := me.stunServer(o.V6); o.Ask && len(links) > 0 && server.IsValid() {
 		me.spares.asks[links[0]] = &ask{peer: p, opened: opened, tx: stun.NewTransaction(now, server,
@@ -125,6 +126,7 @@ func (me *mesh) closeSockets(links []weft.LinkID) {
 	for _, link := range links {
 		me.engine.CloseSocket(link)
 		delete(me.spares.owner, link)
+		delete(me.spares.ports, link)
 	}
 }
 

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weft"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain PEER",
+		Short: "Say how a peer is reached, why so, and what would help",
+		Long: `Say how a peer is reached and why so: what the NATs of both sides do, what was tried to reach it directly,
+how that ended, and what would help. PEER is a name or an overlay address. Exit code 0 when the peer is reached,
+1 when it is not or there is none of that name.`,
+		Args: args(1, 1),
+		RunE: func(c *cobra.Command, list []string) error {
+			e, err := a.client().Explain(c.Context(), list[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(e)
+			} else {
+				err = printExplanation(a.out, e, time.Now())
+			}
+			if err == nil && e.Path == weft.PathNone {
+				err = errQuiet
+			}
+			return err
+		},
+	}
+}
+
+func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
+	switch e.Path {
+	case weft.PathDirect:
+		fmt.Fprintf(w, "%s is reached directly at %s", e.Peer, e.Endpoint)
+	case weft.PathRelay:
+		how := "over UDP"
+		if e.Method == weft.RelayStream {
+			how = "by a stream"
+		}
+		fmt.Fprintf(w, "%s is reached through the relay %s, %s", e.Peer, e.Endpoint, how)
+	default:
+		fmt.Fprintf(w, "%s is not reached", e.Peer)
+		if !e.Online {
+			fmt.Fprint(w, ": the server says that it is offline")
+		}
+	}
+	if e.Path != weft.PathNone {
+		if !e.Since.IsZero() {
+			fmt.Fprintf(w, ", for %s", age(now.Sub(e.Since)))
+		}
+		if e.Reason != "" {
+			fmt.Fprintf(w, ": %s", e.Reason)
+		}
+	}
+	fmt.Fprintln(w, ".")
+	if e.Path != weft.PathNone {
+		fmt.Fprintf(w, "RTT %s, loss %s.", millis(e.RTTms), percent(e.Loss))
+		if e.DirectAfterMS > 0 {
+			fmt.Fprintf(w, " The first direct path was in use %.1f s after both were up.", e.DirectAfterMS/1000)
+		}
+		if e.OwnSocket != 0 {
+			fmt.Fprintf(w, " This path has a UDP socket to itself, port %d.", e.OwnSocket)
+		}
+		fmt.Fprintln(w)
+	}
+	for _, side := range []weft.ExplainedSide{e.Self, e.Other} {
+		fmt.Fprintf(w, "\n%s: %s.\n", side.Name, strings.Join(side.Words, "; "))
+	}
+	if e.Blocked != "" {
+		fmt.Fprintf(w, "\nWhy there is no direct path: %s\n", e.Blocked)
+	}
+	for i, advice := range e.Advice {
+		if i == 0 {
+			fmt.Fprintln(w, "\nWhat would help:")
+		}
+		fmt.Fprintf(w, "  - %s\n", advice)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i, at := range e.Attempts {
+		if i == 0 {
+			fmt.Fprint(t, "\nTRIED\tAGO\tTOOK\tPACKETS\tRESULT\n")
+		}
+		what := at.Way
+		if at.Role != "" {
+			what += ", as " + at.Role
+		}
+		fmt.Fprintf(t, "%s\t%s\t%.1f s\t%d\t%s\n", what, age(now.Sub(at.At)), at.TookMS/1000, at.Packets, at.Result)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if until := e.NextAttempt.Sub(now); e.Path != weft.PathDirect && until > 0 {
+		fmt.Fprintf(w, "The next attempt is in %s, or as soon as something changes.\n", age(until))
+	}
+	for i, way := range e.Ways {
+		if i == 0 {
+			fmt.Fprint(t, "\nWAY\tADDRESS\tSTATE\tRTT\tLOSS\tSEEN\tWHY\n")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", way.Way, orDash(way.Kind), wayState(way), millis(way.RTTms),
+			percent(way.Loss), agoOr(way.LastSeen, now), way.Why)
+	}
+	return t.Flush()
+}
+
+func wayState(w weft.WayStatus) string {
+	switch {
+	case w.InUse:
+		return w.State + ", in use"
+	case w.State == "untested" && w.Tries > 0:
+		return fmt.Sprintf("no answer to %d", w.Tries)
+	}
+	return w.State
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func agoOr(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return age(now.Sub(t)) + " ago"
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weft"
+)
+
+func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	hard := weft.NAT{Mapping: weft.AddressAndPortDependentMapping, Filtering: weft.AddressAndPortDependentFiltering, Allocation: weft.RandomAllocation, Hairpin: weft.Unsupported}
+	cone := weft.NAT{Mapping: weft.EndpointIndependentMapping, Filtering: weft.AddressAndPortDependentFiltering, Allocation: weft.PreservingAllocation, Hairpin: weft.Supported}
+	row := weft.NAT{Mapping: weft.AddressDependentMapping, Filtering: weft.AddressDependentFiltering, Allocation: weft.SequentialAllocation, Step: 1}
+	side := func(name string, n weft.NAT) weft.ExplainedSide {
+		return weft.ExplainedSide{Name: name, NAT: n, Words: n.Words()}
+	}
+	direct := netip.MustParseAddrPort("203.0.113.7:41641").String()
+	var got bytes.Buffer
+	for _, e := range []weft.Explanation{
+		{
+			Peer: "bob", Online: true, Path: weft.PathRelay, Method: weft.RelayUDP, Endpoint: "home", Since: ago(3 * time.Minute),
+			Reason: "the first way to answer", RTTms: 41.5, Self: side("ann", hard), Other: side("bob", hard),
+			Ways: []weft.WayStatus{
+				{Way: "relay-udp home", State: "valid", InUse: true, RTTms: 41.5, LastSeen: ago(time.Second)},
+				{Way: "direct " + direct, Kind: "srflx", State: "untested", Tries: 12},
+			},
+			Attempts: []weft.WayAttempt{
+				{Way: "plain", At: ago(3 * time.Minute), TookMS: 5000, Packets: 24, Result: "nothing came back"},
+				{Way: "predict", At: ago(2 * time.Minute), TookMS: 9100, Packets: 640, Running: true, Result: "round 3 of 8"},
+			},
+			NextAttempt: now.Add(10 * time.Minute),
+			Blocked:     "both NATs give every destination another port, at random.",
+			Advice:      []string{"open a UDP port.", "enable UPnP."},
+		},
+		{
+			Peer: "bob", Online: true, Path: weft.PathDirect, Method: weft.Direct, Endpoint: direct, Since: ago(2 * time.Hour),
+			Reason: "a direct path answers", RTTms: 8.25, Loss: 0.015, DirectAfterMS: 2300, OwnSocket: 40001,
+			Self: side("ann", cone), Other: side("bob", hard),
+			Ways: []weft.WayStatus{
+				{Way: "direct " + direct, Kind: "prflx", State: "valid", InUse: true, RTTms: 8.25, Loss: 0.015, LastSeen: ago(0)},
+				{Way: "relay-udp home", State: "failed", Why: "nothing came back", LastSeen: ago(time.Minute)},
+			},
+			Attempts: []weft.WayAttempt{{Way: "spray", Role: "opener", At: ago(2 * time.Hour), TookMS: 2100, Packets: 260, Result: "a probe came through"}},
+		},
+		{
+			Peer: "cid", Path: weft.PathNone, Self: side("ann", row), Other: side("cid", weft.NAT{}),
+			Blocked: "the peer is offline.",
+		},
+	} {
+		if err := printExplanation(&got, e, now); err != nil {
+			t.Fatal(err)
+		}
+		got.WriteString("\n----\n")
+	}
+	path := filepath.Join("testdata", "explain.txt")
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
+		t.Errorf("-known +now:\n%s", diff)
+	}
+}

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"weft"
+)
+
+// Explain says how a peer is reached, and why so.
+func (d *Daemon) Explain(ctx context.Context, who string) (weft.Explanation, error) {
+	var me *mesh
+	if err := d.do(ctx, func() error {
+		if me = d.mesh; me == nil {
+			return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
+		}
+		return nil
+	}); err != nil {
+		return weft.Explanation{}, err
+	}
+	var doc weft.Explanation
+	var failed error
+	if !me.ask(ctx, func(now time.Time) {
+		n, ok := me.netmap.Find(who)
+		p := me.peers[n.ID]
+		if !ok || p == nil {
+			failed = me.notFound(who)
+			return
+		}
+		p.agent.Want(now) // who asks wants one
+		p.due = true
+		doc = me.explain(now, p)
+	}) {
+		return doc, &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+	}
+	return doc, failed
+}
+
+func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
+	s := p.agent.Snapshot(now)
+	doc := weft.Explanation{
+		Schema: weft.SchemaVersion, Peer: p.node.Name, Online: p.node.Online,
+		Path: s.Selected.Method.Kind(), Method: s.Selected.Method, Endpoint: me.endpoint(s.Selected),
+		Since: s.Since, Reason: s.Reason, RTTms: ms(s.RTT), Loss: s.Loss, LastSeen: s.LastSeen, DirectAfterMS: ms(s.DirectAfter),
+		OwnSocket: me.spares.ports[s.Selected.Link],
+		Self: weft.ExplainedSide{Name: me.netmap.Self.Name, NAT: s.OwnNAT, Words: s.OwnNAT.Words(),
+			Candidates: append([]weft.Candidate{}, me.local...)},
+		Other: weft.ExplainedSide{Name: p.node.Name, NAT: s.PeerNAT, Words: s.PeerNAT.Words(),
+			Candidates: append([]weft.Candidate{}, p.node.Candidates...), Attested: p.attested},
+		Ways: []weft.WayStatus{}, Attempts: []weft.WayAttempt{},
+		NextAttempt: s.NextAttempt, Blocked: s.Blocked, Advice: append([]string{}, s.Advice...),
+	}
+	for _, w := range s.Pairs {
+		way := weft.WayStatus{
+			Way: me.viaName(w.Via), State: w.State.String(), InUse: w.Via == s.Selected, RTTms: ms(w.RTT), Loss: w.Loss,
+			LastSeen: w.LastSeen, Tries: w.Tries, Why: w.Why, Until: w.Until,
+		}
+		if w.Via.Method == weft.Direct {
+			way.Kind = w.Kind.String()
+		}
+		doc.Ways = append(doc.Ways, way)
+	}
+	for _, a := range s.Attempts {
+		doc.Attempts = append(doc.Attempts, weft.WayAttempt{
+			Way: a.Way, Role: a.Role, At: a.At, TookMS: ms(a.Took), Packets: a.Packets, Running: a.Running, Result: a.Result,
+		})
+	}
+	return doc
+}
