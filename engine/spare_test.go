@@ -5,8 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -258,8 +259,8 @@ func TestTwoHundredAndFiftySixSocketsAreCheap(t *testing.T) {
 func TestSpareSocketsAreBoundedAndEndWithTheEngine(t *testing.T) {
 	n := own(t, 1)
 	links, _, err := n.OpenSockets(maxSpares+1, false)
-	if len(links) < maxSpares && !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Skipf("this machine does not give %d sockets: %v", maxSpares, err)
+	if errors.Is(err, syscall.EMFILE) {
+		t.Skipf("this process may not have %d sockets: %v", maxSpares, err)
 	}
 	if !errors.Is(err, ErrTooManySockets) || len(links) != maxSpares || n.Sockets() != maxSpares {
 		t.Fatalf("%d sockets, %v", len(links), err)
@@ -284,31 +285,46 @@ func TestNumbersOfLinksComeRoundAndAreNotGivenTwice(t *testing.T) {
 }
 
 // BenchmarkThroughputOverASpareSocket sends packets of the overlay's MTU from one engine to another over loopback,
-// by the shared sockets and by spare ones. What counts is how the two compare, in one run.
+// by the shared sockets and by spare ones, in turns of the same pair. What counts is how the two compare
+// (spare/shared, of throughput), not what the machine happens to do: it should not be below 0.9.
 func BenchmarkThroughputOverASpareSocket(b *testing.B) {
-	for _, name := range []string{"shared", "spare"} {
-		b.Run(name, func(b *testing.B) {
-			x, y, xLink, yLink, xAddr, yAddr := joined(b)
-			if name == "shared" {
-				xLink, yLink, xAddr, yAddr = 0, 0, x.addr(), y.addr()
-			}
-			throughput(b, x, y, weft.DirectVia(xLink, yAddr), weft.DirectVia(yLink, xAddr), b.N)
-		})
+	const packets = 20000
+	x, y, xLink, yLink, xAddr, yAddr := joined(b)
+	x.Learn(y.id, y.addr())
+	x.Learn(y.id, yAddr)
+	y.Learn(x.id, x.addr())
+	y.Learn(x.id, xAddr)
+	shared := func() {
+		x.SetRoute(y.id, weft.DirectVia(0, y.addr()))
+		y.SetRoute(x.id, weft.DirectVia(0, x.addr()))
 	}
+	spare := func() {
+		x.SetRoute(y.id, weft.DirectVia(xLink, yAddr))
+		y.SetRoute(x.id, weft.DirectVia(yLink, xAddr))
+	}
+	shared()
+	exchange(b, x, y, 0)
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, route := range []func(){shared, spare} {
+			route()
+			stream(b, x, y, 1000) // what was under way goes first
+			took[i] = append(took[i], stream(b, x, y, packets))
+		}
+	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	middle := func(i int) float64 { return took[i][len(took[i])/2].Seconds() }
+	b.ReportMetric(packets*MTU/middle(0)/1e6, "shared-MB/s")
+	b.ReportMetric(packets*MTU/middle(1)/1e6, "spare-MB/s")
+	b.ReportMetric(middle(0)/middle(1), "spare/shared")
+	b.ReportMetric(0, "ns/op")
 }
 
-// throughput sends packets of full size from x to y, with a bounded number on the way, and returns how long it took.
-func throughput(t testing.TB, x, y *node, toY, toX weft.Via, packets int) time.Duration {
+// stream sends packets of full size from x to y, with a bounded number on the way, and returns how long it took.
+func stream(t testing.TB, x, y *node, packets int) time.Duration {
 	t.Helper()
-	x.Learn(y.id, toY.Addr)
-	y.Learn(x.id, toX.Addr)
-	x.SetRoute(y.id, toY)
-	y.SetRoute(x.id, toX)
-	exchange(t, x, y, 0)
-	if b, ok := t.(*testing.B); ok {
-		b.SetBytes(MTU)
-		b.ResetTimer()
-	}
 	const window = 512
 	room := make(chan struct{}, window)
 	began := time.Now()
