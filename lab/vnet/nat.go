@@ -74,10 +74,11 @@ type session struct {
 
 // A permit is an address-dependent filter's opening for one remote address.
 type permit struct {
-	key            permitKey
-	opens, expires time.Duration
-	sessions       int
-	link           *permit // in the free list
+	key      permitKey
+	opens    time.Duration
+	sessions int
+	latest   *session // that expires last
+	link     *permit  // in the free list
 }
 
 // The ports that a NAT allocates (RFC 4787 section 4.2.2 keeps them from the well-known ones); 64,512.
@@ -216,7 +217,7 @@ func (n *NAT) leave(src, dst netip.AddrPort) (netip.AddrPort, Verdict) {
 			return netip.AddrPort{}, v
 		}
 		if s = n.sessions[sessionKey{m, dst}]; s == nil {
-			s = n.addSession(m, dst)
+			s = n.addSession(m, dst, nil)
 		}
 		n.replies[f] = s
 	}
@@ -235,11 +236,12 @@ func (n *NAT) enter(src, dst netip.AddrPort) (netip.AddrPort, Verdict) {
 	}
 	s := n.sessions[sessionKey{m, src}]
 	if s == nil {
-		if !n.admits(m, src) {
+		like := n.admits(m, src)
+		if like == nil {
 			n.spoil(dst, src)
 			return netip.AddrPort{}, DropFiltered
 		}
-		s = n.addSession(m, src)
+		s = n.addSession(m, src, like)
 	}
 	if n.config.RefreshInbound {
 		n.refresh(s)
@@ -250,16 +252,19 @@ func (n *NAT) enter(src, dst netip.AddrPort) (netip.AddrPort, Verdict) {
 	return m.inside, Forward
 }
 
-// admits reports whether the filter is open for a sender with whom there is no session.
-func (n *NAT) admits(m *mapping, src netip.AddrPort) bool {
+// admits is the session by which the filter is open for a sender with whom there is none; nil: it is not.
+func (n *NAT) admits(m *mapping, src netip.AddrPort) *session {
 	switch n.config.Filtering {
 	case weft.EndpointIndependentFiltering:
-		return n.now >= m.opens
+		if n.now >= m.opens {
+			return m.latest
+		}
 	case weft.AddressDependentFiltering:
-		p := n.permits[permitKey{m, src.Addr()}]
-		return p != nil && n.now >= p.opens && n.now < p.expires
+		if p := n.permits[permitKey{m, src.Addr()}]; p != nil && n.now >= p.opens {
+			return p.latest
+		}
 	}
-	return false
+	return nil
 }
 
 // mappingFor is the mapping that the behaviour says, made if there is none.

@@ -70,7 +70,7 @@ func Possible(a, b Side) (Way, string) {
 			return Never, fmt.Sprintf("no UDP leaves %s", s.Name)
 		}
 	}
-	if a.IPv6 && b.IPv6 && !blocks(a.Firewalls6) && !blocks(b.Firewalls6) {
+	if a.IPv6 && b.IPv6 && !a.Isolated && !b.Isolated && !blocks(a.Firewalls6) && !blocks(b.Firewalls6) {
 		return Plain, "both have IPv6, where each side's address is known and each firewall opens for where its own side has sent"
 	}
 	detour := ""

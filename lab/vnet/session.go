@@ -32,16 +32,17 @@ func (n *NAT) tick(now time.Time) {
 	}
 }
 
-// addSession adds one that expires as late as its mapping does; refresh makes that later.
-func (n *NAT) addSession(m *mapping, remote netip.AddrPort) *session {
+// addSession adds one that ends with another, which let it in: a filter's opening is not prolonged by who comes in
+// by it. Where there is no other, refresh gives it its time.
+func (n *NAT) addSession(m *mapping, remote netip.AddrPort, like *session) *session {
 	s := n.free.session()
 	*s = session{m: m, remote: remote}
-	after := n.order.prev
-	if m.latest != nil {
-		s.expires = m.latest.expires
-		after = m.latest
+	if like != nil {
+		s.expires = like.expires
+		s.insert(like)
+	} else {
+		s.insert(n.order.prev)
 	}
-	s.insert(after)
 	n.sessions[sessionKey{m, remote}] = s
 	m.sessions++
 	if n.config.Filtering == weft.AddressDependentFiltering {
@@ -63,7 +64,7 @@ func (n *NAT) refresh(s *session) {
 	s.expires = n.now + n.config.Timeout
 	s.m.latest = s
 	if p := s.permit; p != nil {
-		p.expires = s.expires
+		p.latest = s
 	}
 	if n.order.prev != s {
 		s.remove()
