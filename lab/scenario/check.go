@@ -265,6 +265,9 @@ func (p *parser) checkEvent(e *Event, links map[string]Link, places map[string]s
 		if h := p.s.Host(name); e.Verb == Readdress && h != nil && (h.Role == Server || h.Role == Relay) {
 			p.fail(e.Line, "%s is a %s and stays where everybody knows it: expected a host or a router", name, h.Role)
 		}
+		if r := p.s.Router(name); e.Verb == Readdress && r != nil && !r.translates() {
+			p.fail(e.Line, "%s translates nothing, so it has no address of its own to change: expected another router, or a host", name)
+		}
 		if e.Verb == Set {
 			seen := map[string]bool{}
 			for _, w := range e.Args[1:] {

@@ -204,6 +204,7 @@ func TestAMistakeIsNamedWithItsLineAndWhatWasExpected(t *testing.T) {
 		{"at 5s move ann to home", "ann is on home already"},
 		{"at 5s move hub to home", "hub is a server and stays"},
 		{"at 5s readdress hub", "hub is a server and stays"},
+		{"router x on=internet nat=none\nat 5s readdress x", "x translates nothing"},
 		{"at 5s set home", "expected set NAME KEY=VALUE..."},
 		{"at 5s set home los=5%", `"los" is no key: did you mean loss?`},
 		{"at 5s set hone loss=5%", `"hone" is no router or host: did you mean home?`},
@@ -358,7 +359,7 @@ func drawText(t *rapid.T) string {
 	events := []string{"readdress ann", "down bob", "up bob", "restart hub", "stop ann", "start ann",
 		"set ann " + link.Draw(t, "link"), "set bob delay=0s " + strings.Replace(link.Draw(t, "link"), "delay", "jitter", 1)}
 	if len(depth) > 0 {
-		events = append(events, "block udp on r0", "allow udp on r0", "forget r0", "readdress r0", "down r0", "set r0 loss=7%")
+		events = append(events, "block udp on r0", "allow udp on r0", "forget r0", "down r0", "set r0 loss=7%")
 	}
 	for _, e := range rapid.SliceOf(rapid.SampledFrom(events)).Draw(t, "events") {
 		line("at %s %s", duration.Draw(t, "at"), e)

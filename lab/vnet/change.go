@@ -22,6 +22,10 @@ func (r *Router) Readdress() error {
 	if c.Mapping == weft.NoNAT {
 		return fmt.Errorf("%s cannot get another address: it translates nothing", r.Name())
 	}
+	if c.Allocation != weft.SequentialAllocation {
+		c.Step = 0 // what NewNAT filled in
+	}
+	c.Seed++
 	outside := r.plug.segment
 	old := c.Public
 	c.Public = make([]netip.Addr, len(old))
