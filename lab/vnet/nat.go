@@ -95,7 +95,9 @@ func NewNAT(c NATConfig) (*NAT, error) {
 	c.Public = append([]netip.Addr(nil), c.Public...)
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Allocation = cmp.Or(c.Allocation, weft.RandomAllocation)
-	c.Step = cmp.Or(c.Step, 1)
+	if c.Allocation == weft.SequentialAllocation {
+		c.Step = cmp.Or(c.Step, 1)
+	}
 	n := &NAT{config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x6e6174))}
 	n.Forget()
 	return n, nil
