@@ -125,7 +125,7 @@ type Agent struct {
 	choice choice
 
 	nat      weft.NAT // ours, for IPv4
-	attested []netip.Addr
+	attempts attempts
 }
 
 // pending is what Handle and the setters leave for Poll.
@@ -133,6 +133,7 @@ type pending struct {
 	send          []Transmit
 	learn, forget []netip.AddrPort
 	close         []weft.LinkID
+	say           []wire.Attempt
 }
 
 // maxPending bounds the answers that wait for Poll; what comes beyond is as good as lost on the way.
@@ -158,6 +159,7 @@ func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
 	a.local = list
 	a.links = linksOf(list)
 	a.rebuild()
+	a.attempts.renew()
 	a.changed(now)
 }
 
@@ -167,28 +169,17 @@ func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
 		return
 	}
 	a.nat = v4
+	a.attempts.renew()
 	a.changed(now)
 }
 
 // SetAttested says at which addresses relays of the network saw the peer, each authenticated there. Attempts are
 // directed at these, and at those that answered a ping of ours, and at no others.
 func (a *Agent) SetAttested(now time.Time, addrs []netip.Addr) {
-	a.attested = slices.Clone(addrs)
-}
-
-// Opened answers Actions.Open: the sockets that there are now, fewer than were asked for or none if there are no
-// more to be had.
-func (a *Agent) Opened(now time.Time, sockets []Opened) {
-	for _, s := range sockets {
-		a.pending.close = append(a.pending.close, s.Link)
+	if !slices.Equal(addrs, a.attempts.attested) {
+		a.attempts.attested = slices.Clone(addrs)
+		a.attempts.renew()
 	}
-}
-
-// Leave ends all that is under way for the peer, which the node no longer has to do with: out says what to send
-// last and which sockets to close. The Agent is of no use afterwards.
-func (a *Agent) Leave(now time.Time, out *Actions) {
-	a.cfg.Budget.leave(a)
-	*out = Actions{}
 }
 
 // SetRemote says where the coordinator knows the peer to be. What the peer told itself stays beside it.
@@ -233,6 +224,7 @@ func (a *Agent) SetOnline(now time.Time, online bool) {
 		return
 	}
 	a.meet(now)
+	a.attempts.renew()
 	a.changed(now)
 }
 
@@ -245,6 +237,8 @@ func (a *Agent) NetworkChanged(now time.Time) {
 		}
 		p.pardon(now)
 	}
+	a.abandon(now, "the network changed")
+	a.attempts.renew()
 	a.changed(now)
 }
 
@@ -261,6 +255,9 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 	default:
 		return
 	}
+	if came.Method == weft.Direct && came.Link >= FirstSpare && !a.holds(came.Link) {
+		return // by a socket that was given back
+	}
 	a.meet(now)
 	a.heard = now
 	p := a.find(came)
@@ -275,11 +272,13 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 	case wire.Ping:
 		a.pinged(now, via, came, p, m)
 	case wire.Pong:
-		a.ponged(now, came, m)
+		a.ponged(now, came, p, m)
 	case wire.Candidates:
 		a.candidates(now, via, m)
 	case wire.Report:
 		a.reported(now, m)
+	case wire.Attempt:
+		a.attempted(now, m)
 	}
 }
 

@@ -26,11 +26,11 @@ type Budget struct {
 	ready  time.Time     // when the next packet may go out; in the past by the burst at most
 	holder *Agent
 	until  time.Time
-	queue  []waiting
+	queue  []claim
 }
 
-// A waiting agent wants the lease.
-type waiting struct {
+// A claim is of an agent that wants the lease.
+type claim struct {
 	agent *Agent
 	asked time.Time // last
 }
@@ -51,7 +51,7 @@ func (b *Budget) lease(now time.Time, a *Agent) bool {
 		}
 		return b.holder == a
 	}
-	b.queue = slices.DeleteFunc(b.queue, func(w waiting) bool { return now.Sub(w.asked) > waitFor })
+	b.queue = slices.DeleteFunc(b.queue, func(w claim) bool { return now.Sub(w.asked) > waitFor })
 	if len(b.queue) > 0 && b.queue[0].agent != a {
 		b.enqueue(now, a)
 		return false
@@ -70,7 +70,7 @@ func (b *Budget) enqueue(now time.Time, a *Agent) {
 			return
 		}
 	}
-	b.queue = append(b.queue, waiting{a, now})
+	b.queue = append(b.queue, claim{a, now})
 }
 
 // leave ends the agent's turn, or its waiting.
@@ -78,7 +78,7 @@ func (b *Budget) leave(a *Agent) {
 	if b.holder == a {
 		b.holder = nil
 	}
-	b.queue = slices.DeleteFunc(b.queue, func(w waiting) bool { return w.agent == a })
+	b.queue = slices.DeleteFunc(b.queue, func(w claim) bool { return w.agent == a })
 }
 
 // take spends one packet if there is one left, and says otherwise when there will be.

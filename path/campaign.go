@@ -55,18 +55,44 @@ type campaign struct {
 	next   time.Time // round
 	cursor int       // where the next round begins among the pairs
 	began  time.Time
+	pings  int       // by direct ways since then, for people
 	again  time.Time // next attempt, or survey
+	hold   time.Time // until when packets to reflexive addresses are openers
+}
+
+// holdFor is how long packets to addresses of the peer's NAT are only openers, with a low time to live, while the peer
+// has not said that it has our addresses: it then has sent to them, so that its filter lets ours in. A packet that
+// comes before may spoil the mapping that it comes to (package comment). As long as the slowest relays take, one
+// way to the peer and back.
+const holdFor = 2 * RoundInterval
+
+// release lets packets arrive from now on.
+func (c *campaign) release(now time.Time) {
+	if now.Before(c.hold) && c.left > 0 {
+		c.next = now
+	}
+	c.hold = time.Time{}
+}
+
+// held reports whether what is sent by a pair is not to arrive yet.
+func (a *Agent) held(now time.Time, p *pair) bool {
+	return now.Before(a.campaign.hold) && p.via.Method == weft.Direct && p.via.Addr.Addr().Is4() &&
+		(p.kind == weft.ServerReflexive || p.kind == weft.PeerReflexive) && len(a.relays) > 0 &&
+		!p.proven(now) && (p.heard.IsZero() || now.Sub(p.heard) > StaleAfter)
 }
 
 // begin starts rounds, or prolongs those that run. Opening rounds begin the count of time anew.
 func (c *campaign) begin(now time.Time, rounds int) {
+	if c.left == 0 {
+		c.hold = now.Add(holdFor)
+	}
 	if c.left == 0 || rounds == OpeningRounds {
 		// At once, but a peer that keeps changing its mind does not set the pace.
 		c.next = latest(now, c.last.Add(triggeredGap))
 	}
 	c.left = max(c.left, rounds)
 	if rounds == OpeningRounds || c.began.IsZero() {
-		c.began = now
+		c.began, c.pings = now, 0
 	}
 	c.again = time.Time{}
 }
@@ -87,7 +113,7 @@ func (c *campaign) resume(at time.Time) {
 
 // lost starts over for a path that has just failed.
 func (c *campaign) lost(now time.Time) {
-	c.began = now
+	c.began, c.pings = now, 0
 	c.begin(now, RetryRounds)
 }
 
@@ -103,7 +129,7 @@ func (a *Agent) rounds(now time.Time) {
 		case !a.wanted:
 		case !a.onDirect():
 			a.exchange.announce(now)
-			c.left, c.next = RetryRounds, now
+			c.left, c.next, c.hold = RetryRounds, now, now.Add(holdFor)
 		case a.worthSurvey(now):
 			c.left, c.next = SurveyRounds, now
 		default:

@@ -33,6 +33,7 @@ type exchange struct {
 	replies []weft.Via // that asked for ours
 
 	theirs  []weft.Candidate
+	nat     weft.NAT // the peer's
 	session uint32
 	last    uint32 // sequence
 	known   bool
@@ -60,7 +61,9 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	if len(e.replies) == 0 && !e.pending {
 		return
 	}
-	m := wire.Candidates{Session: a.cfg.Session, Seq: e.seq, List: a.local}
+	m := wire.Candidates{
+		Session: a.cfg.Session, Seq: e.seq, List: a.local, HeardSession: e.session, HeardSeq: e.last, NAT: a.nat,
+	}
 	for _, v := range e.replies {
 		out.Send = append(out.Send, Transmit{Via: v, Message: m})
 	}
@@ -116,25 +119,34 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	if e.known && !restarted && m.Seq < e.last {
 		return
 	}
-	if m.WantReply {
-		a.reply(via)
+	called := e.pending && !m.WantReply
+	if m.WantReply || called {
+		a.reply(via) // or says that its reply has come, and we are sending to its addresses now
 	}
 	// Who asks gets ours in reply. An answer that came sooner than the way takes was to an earlier announcement.
 	if p := a.find(canonical(via)); m.WantReply || p == nil || now.Sub(e.sent) >= p.rtt.base() {
 		e.pending = false
 	}
-	if e.known && !restarted && m.Seq == e.last {
-		return
-	}
+	known := e.known && !restarted && m.Seq == e.last
 	if restarted {
 		a.restarted(now)
 	}
 	e.session, e.last, e.known = m.Session, m.Seq, true
+	if m.HeardSession == a.cfg.Session && m.HeardSeq == e.seq {
+		a.campaign.release(now)
+	}
+	if known {
+		return
+	}
 	list := usable(m.List)
 	changed := !slices.Equal(list, e.theirs)
 	if changed {
 		e.theirs = list
 		a.rebuild()
+	}
+	if changed || m.NAT != e.nat {
+		e.nat = m.NAT
+		a.attempts.renew()
 	}
 	a.sweep(now)
 	if changed || restarted {
@@ -165,6 +177,8 @@ func (a *Agent) restarted(now time.Time) {
 		e.retired = slices.Delete(e.retired, 0, 1)
 	}
 	a.inbound.arrivals = a.inbound.arrivals[:0]
+	a.abandon(now, "the peer has begun anew")
+	a.attempts.renew()
 	a.again()
 	for _, p := range a.pairs {
 		if p.ledger != nil {

@@ -8,15 +8,15 @@ import (
 )
 
 var (
-	portRestricted = natKind{endpointIndependent, addressAndPortDependent}
-	symmetric      = natKind{addressAndPortDependent, addressAndPortDependent}
+	portRestricted = natKind{weft.EndpointIndependentMapping, weft.AddressAndPortDependentFiltering}
+	symmetric      = natKind{weft.AddressAndPortDependentMapping, weft.AddressAndPortDependentFiltering}
 )
 
 // homes is a world of two homes behind NATs, both talking.
 func homes(t *testing.T, seed uint64, a, b natKind) *world {
 	w := newWorld(t, seed)
-	w.behind(w.a, a)
-	w.behind(w.b, b)
+	w.behind(w.a, a.config())
+	w.behind(w.b, b.config())
 	return w
 }
 
@@ -89,46 +89,6 @@ func TestTrafficAloneFindsADirectPathAndLosesNothing(t *testing.T) {
 	})
 }
 
-// plainPairs says which of the NATs of RFC 4787 are punched through without spraying or prediction: rows and
-// columns EIM-EIF, EIM-ADF, EIM-APDF, ADM-EIF, ... D is direct.
-var plainPairs = [9]string{
-	"DDDDDDDDD",
-	"DDDDDDDDD",
-	"DDDD..D..",
-	"DDDDDDDDD",
-	"DD.D..D..",
-	"DD.D..D..",
-	"DDDDDDDDD",
-	"DD.D..D..",
-	"DD.D..D..",
-}
-
-func TestThePairsOfNATsThatPlainPunchingCanDoAreDirectAndTheOthersStayRelayed(t *testing.T) {
-	forSeeds(t, 2, func(t *testing.T, seed uint64) {
-		direct := 0
-		for i, a := range allNATs() {
-			for j, b := range allNATs() {
-				w := homes(t, seed*100+uint64(9*i+j), a, b)
-				w.a.eager, w.b.eager = true, true
-				w.bootBoth()
-				w.run(5 * time.Second)
-				want := plainPairs[i][j] == 'D'
-				if w.bothDirect() != want {
-					w.failf("%v x %v: direct is %v, want %v", a, b, w.bothDirect(), want)
-				}
-				if want {
-					direct++
-				} else if w.a.agent.Selected() != relayUDP || w.b.agent.Selected() != relayUDP {
-					w.failf("%v x %v: by %v and %v instead of the relay", a, b, w.a.agent.Selected(), w.b.agent.Selected())
-				}
-			}
-		}
-		if direct != 57 {
-			t.Errorf("%d of 81 are direct, want 57", direct)
-		}
-	})
-}
-
 func TestTwoSymmetricHomesStayRelayedAndAreTriedEverMoreRarely(t *testing.T) {
 	forSeeds(t, 2, func(t *testing.T, seed uint64) {
 		w := homes(t, seed, symmetric, symmetric)
@@ -185,7 +145,9 @@ func directPings(h *host) (n int) {
 func TestInOneLANTheLANIsUsed(t *testing.T) {
 	forSeeds(t, 50, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
-		w.behind(w.a, natKind{endpointIndependent, natKind{}.filtering})
+		shared := natKind{weft.EndpointIndependentMapping, weft.EndpointIndependentFiltering}.config()
+		shared.Hairpin = true
+		w.behind(w.a, shared)
 		w.b.nat = w.a.nat
 		w.a.inside, w.b.inside = addr("192.168.7.2:41641"), addr("192.168.7.3:41641")
 		// The NAT turns packets round faster than the LAN answers: the first answer is by the longer way.
@@ -209,7 +171,7 @@ func TestAPublicNodeIsReachedFromBehindAnyNAT(t *testing.T) {
 	forSeeds(t, 5, func(t *testing.T, seed uint64) {
 		for _, k := range allNATs() {
 			w := newWorld(t, seed)
-			w.behind(w.a, k)
+			w.behind(w.a, k.config())
 			w.b.inside = addr("203.0.113.200:41641")
 			w.a.eager = w.rng.IntN(2) == 0
 			w.b.eager = !w.a.eager

@@ -14,13 +14,20 @@ func (h *host) boot() {
 	w := h.w
 	h.up, h.session = true, w.rng.Uint32()
 	h.counters, h.learned, h.wakeAt = nil, map[netip.AddrPort]bool{}, time.Time{}
-	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Rand: func(b []byte) {
+	h.spares = map[weft.LinkID]netip.AddrPort{}
+	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Leads: h.leads, Budget: h.budget, Rand: func(b []byte) {
 		for i := range b {
 			b[i] = byte(w.rng.Uint32())
 		}
 	}})
 	h.agent.SetLocal(w.now, h.candidates())
 	h.agent.SetRelays(w.now, h.vias())
+	switch {
+	case h.told != nil:
+		h.agent.SetNAT(w.now, *h.told)
+	case h.nat != nil && !h.noNAT:
+		h.agent.SetNAT(w.now, h.nat.Config().NAT())
+	}
 	h.agent.SetOnline(w.now, w.other(h).up)
 	if o := w.other(h); o.up {
 		o.agent.SetOnline(w.now, true)
@@ -42,8 +49,8 @@ func (w *world) other(h *host) *host {
 
 func (h *host) candidates() []weft.Candidate {
 	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host}}
-	if h.nat != nil && !h.fault.udp {
-		list = append(list, weft.Candidate{Addr: h.nat.out(h.w.now, h.inside, relayAddr), Kind: weft.ServerReflexive})
+	if outside, ok := h.out(h.inside, relayAddr); ok && h.nat != nil && !h.fault.udp {
+		list = append(list, weft.Candidate{Addr: outside, Kind: weft.ServerReflexive})
 	}
 	return list
 }
@@ -64,9 +71,13 @@ func (h *host) bind(session uint32) {
 		return
 	}
 	if !h.noUDP && !h.fault.udp && !h.fault.relayUDP {
-		h.bound = h.inside
-		if h.nat != nil {
-			h.bound = h.nat.out(h.w.now, h.inside, relayAddr)
+		h.bound, _ = h.out(h.inside, relayAddr)
+		if o := h.w.other(h); o.up && h.bound.IsValid() {
+			o.agent.SetAttested(h.w.now, []netip.Addr{h.bound.Addr()})
+			o.poll()
+		}
+		if o := h.w.other(h); o.bound.IsValid() {
+			h.agent.SetAttested(h.w.now, []netip.Addr{o.bound.Addr()})
 		}
 		h.agent.SetLocal(h.w.now, h.candidates())
 		h.poll()
@@ -151,7 +162,16 @@ func (h *host) poll() {
 		if _, ok := t.Message.(wire.Ping); ok {
 			h.pings++
 		}
-		w.transmit(h, t.Via, payload{m: clone(t.Message), size: 90 + padding(t.Message)})
+		w.transmit(h, t.Via, payload{m: clone(t.Message), size: 90 + padding(t.Message), ttl: t.TTL})
+	}
+	for _, link := range out.Close {
+		if !h.spares[link].IsValid() {
+			w.t.Fatalf("%s closes socket %d, which is not open", h.name, link)
+		}
+		delete(h.spares, link)
+	}
+	if out.Open.Count > 0 {
+		h.open(out.Open)
 	}
 	if !out.Next.IsZero() && (h.wakeAt.IsZero() || out.Next.Before(h.wakeAt) || !h.wakeAt.After(w.now)) {
 		h.wakeAt = out.Next
@@ -163,6 +183,50 @@ func (h *host) poll() {
 			}
 		})
 	}
+}
+
+// open serves the agent's wish for sockets, and asks the relay's STUN server by the first.
+func (h *host) open(o Opening) {
+	w := h.w
+	var list []Opened
+	for range o.Count {
+		if h.lastLink++; h.lastLink < FirstSpare {
+			h.lastLink = FirstSpare
+		}
+		port := uint16(20000 + int(h.lastLink-FirstSpare)%40000)
+		h.spares[h.lastLink] = netip.AddrPortFrom(h.inside.Addr(), port)
+		list = append(list, Opened{Link: h.lastLink, Port: port})
+	}
+	if h.most = max(h.most, len(h.spares)); h.most > MaxSockets {
+		w.t.Fatalf("%s has %d sockets open", h.name, h.most)
+	}
+	done := func() {}
+	session := h.session
+	done = func() {
+		if h.up && h.session == session {
+			h.agent.Opened(w.now, list)
+			h.poll()
+		}
+	}
+	if !o.Ask {
+		w.after(time.Millisecond, done)
+		return
+	}
+	list[0].Mapped, _ = h.out(h.spares[list[0].Link], relayAddr)
+	w.after(2*w.relayLeg, done)
+}
+
+// socket tells the link of the socket at an inside address.
+func (h *host) socket(inside netip.AddrPort) (weft.LinkID, bool) {
+	if inside == h.inside {
+		return 0, true
+	}
+	for link, at := range h.spares {
+		if at == inside {
+			return link, true
+		}
+	}
+	return 0, false
 }
 
 func padding(m wire.PeerMessage) int {

@@ -1,6 +1,7 @@
 package path
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -270,7 +271,7 @@ func TestANATThatForgetsCostsASecondOrTwo(t *testing.T) {
 	forSeeds(t, 25, func(t *testing.T, seed uint64) {
 		w := settled(t, seed)
 		cut := w.now
-		w.hosts[w.rng.IntN(2)].nat.forget()
+		w.hosts[w.rng.IntN(2)].nat.Forget()
 		w.run(8 * time.Second)
 		w.needOutageBelow(1500*time.Millisecond, cut, 7*time.Second)
 		w.until(6*time.Second, "both direct again, once the relay has seen the new address", w.bothDirect)
@@ -282,15 +283,17 @@ func TestANodeThatMovesToAnotherNetworkTakesItsFlowsAlong(t *testing.T) {
 		w := settled(t, seed)
 		cut := w.now
 		moving := w.hosts[w.rng.IntN(2)]
-		moving.nat = &nat{kind: portRestricted, public: addr("203.0.113.77:1").Addr(), rng: w.rng, timeout: 30 * time.Second}
+		elsewhere := portRestricted.config()
+		elsewhere.Public = []netip.Addr{addr("203.0.113.77:1").Addr()}
+		w.behind(moving, elsewhere)
 		moving.inside = addr("172.16.9.9:41641")
-		moving.bound = moving.nat.out(w.now, moving.inside, relayAddr)
+		moving.bound, _ = moving.out(moving.inside, relayAddr)
 		w.run(time.Duration(w.rng.IntN(100)) * time.Millisecond)
 		moving.agent.SetLocal(w.now, moving.candidates())
 		moving.agent.NetworkChanged(w.now)
 		moving.poll()
 		w.until(2*time.Second, "both direct by the new address", func() bool {
-			return w.bothDirect() && w.other(moving).agent.Selected().Addr.Addr() == moving.nat.public
+			return w.bothDirect() && w.other(moving).agent.Selected().Addr.Addr() == elsewhere.Public[0]
 		})
 		w.run(5 * time.Second)
 		w.needOutageBelow(1200*time.Millisecond, cut, 4*time.Second)
@@ -313,7 +316,7 @@ func TestWhateverHappensItEndsDirectAndCalm(t *testing.T) {
 			case 3:
 				h.fault.relayUDP = !h.fault.relayUDP
 			case 4:
-				h.nat.forget()
+				h.nat.Forget()
 			case 5:
 				w.loss = float64(w.rng.IntN(3)) * 0.1
 			case 6:

@@ -175,7 +175,7 @@ func (a *Agent) rebuild() (added bool) {
 		}
 	}
 	a.prune(func(p *pair) bool {
-		if p.via.Method != weft.Direct || len(a.local) > 0 && !a.hasLink(p.via.Link) {
+		if p.via.Method != weft.Direct || len(a.local) > 0 && !a.hasLink(p.via.Link) && !a.holds(p.via.Link) {
 			return p.via.Method != weft.Direct
 		}
 		// An address that is no longer announced but works is as good as any that a message came from.

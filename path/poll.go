@@ -70,10 +70,15 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	a.judge(now)
 	a.choose(now, out)
 	a.rounds(now)
+	a.attend(now, out)
 	a.call(now, out)
 	a.ping(now, out)
 	a.report(now, out)
 
+	for _, m := range a.pending.say {
+		a.sayBy(out, m)
+	}
+	a.pending.say = a.pending.say[:0]
 	out.Learn = append(out.Learn[:0], a.pending.learn...)
 	out.Forget = append(out.Forget[:0], a.pending.forget...)
 	a.pending.learn, a.pending.forget = a.pending.learn[:0], a.pending.forget[:0]

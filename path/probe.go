@@ -102,7 +102,14 @@ func (a *Agent) ping(now time.Time, out *Actions) {
 		p.probe.sent++
 		p.probe.tries++
 		p.probe.last, p.probe.asked = now, false
-		out.Send = append(out.Send, Transmit{Via: p.via, Message: m})
+		if p.via.Method == weft.Direct {
+			a.campaign.pings++
+		}
+		x := Transmit{Via: p.via, Message: m}
+		if a.held(now, p) {
+			x.TTL = OpenerTTL
+		}
+		out.Send = append(out.Send, x)
 		a.wake(a.heartbeat(now, p))
 		a.wake(p.missing())
 	}
@@ -175,6 +182,9 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 	if m.Path != 0 { // zero is a ping by hand, of no path
 		a.inbound.number(now, came, m.Path)
 	}
+	if p != nil && came.Method == weft.Direct && p.health.state == Untested {
+		a.struck(now)
+	}
 	if p == nil || now.Sub(p.probe.last) < triggeredGap {
 		return
 	}
@@ -183,7 +193,11 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 }
 
 // ponged takes the answer to a ping of ours.
-func (a *Agent) ponged(now time.Time, came weft.Via, m wire.Pong) {
+func (a *Agent) ponged(now time.Time, came weft.Via, from *pair, m wire.Pong) {
+	if m.Path == 0 {
+		a.sprayed(now, came, from, m.Tx)
+		return
+	}
 	for _, p := range a.pairs {
 		if p.number != m.Path || !answers(came, p.via) {
 			continue

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"weft"
+	"weft/lab/vnet"
 	"weft/wire"
 )
 
@@ -83,7 +83,14 @@ type host struct {
 	up       bool
 	eager    bool
 	inside   netip.AddrPort
-	nat      *nat // nil: on the internet itself
+	nat      *vnet.NAT // nil: on the internet itself
+	spares   map[weft.LinkID]netip.AddrPort
+	lastLink weft.LinkID
+	most     int       // spare sockets at once
+	noNAT    bool      // netcheck told nothing
+	told     *weft.NAT // instead of what is so
+	leads    bool
+	budget   *Budget
 	noUDP    bool // the relay is not bound over UDP
 	noStream bool
 	bound    netip.AddrPort // as the relay sees it
@@ -118,6 +125,7 @@ type payload struct {
 	seq      uint64 // of data, where m is nil
 	size     int
 	relayed  bool
+	ttl      uint8
 }
 
 var (
@@ -136,6 +144,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.prompt = w.rng.IntN(2) == 0
 	w.a = w.newHost("a", "10.0.1.2:41641")
 	w.b = w.newHost("b", "10.0.2.2:41641")
+	w.hosts[w.rng.IntN(2)].leads = true
 	return w
 }
 
@@ -145,26 +154,18 @@ func (w *world) newHost(name, inside string) *host {
 	return h
 }
 
-// behind puts a host behind a NAT of its own.
-func (w *world) behind(h *host, k natKind) {
-	public := netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + slices.Index(w.hosts, h))})
-	h.nat = &nat{kind: k, public: public, rng: w.rng, timeout: 30 * time.Second}
-}
-
 // transmit sends from a host by a way.
 func (w *world) transmit(h *host, via weft.Via, p payload) {
 	p.from, p.to = h, w.other(h)
 	switch via.Method {
 	case weft.Direct:
-		w.direct(h, via.Addr, p)
+		w.direct(h, via, p)
 	case weft.RelayUDP:
 		p.relayed = true
 		if h.noUDP || h.fault.udp || h.fault.relayUDP || h.fault.relayData && p.m == nil || w.lost(w.relayLoss) {
 			return
 		}
-		if h.nat != nil {
-			h.nat.out(w.now, h.inside, relayAddr)
-		}
+		h.out(h.inside, relayAddr)
 		w.after(w.delay(w.relayLeg), func() { w.relay(p, weft.RelayUDP) })
 	case weft.RelayStream:
 		p.relayed = true
@@ -198,51 +199,58 @@ func (w *world) relay(p payload, came weft.Method) {
 		if to.fault.udp || to.fault.relayUDP {
 			return
 		}
-		if to.nat != nil {
-			if inside, ok := to.nat.in(w.now, to.bound.Port(), relayAddr); !ok || inside != to.inside {
-				return
-			}
+		if inside, ok := to.in(relayAddr, to.bound); !ok || inside != to.inside {
+			return
 		}
 		to.receive(to.session, relayUDP, p)
 	})
 }
 
+// hops are the routers between two homes.
+const hops = 10
+
 // direct sends a datagram over the internet, or over a LAN.
-func (w *world) direct(h *host, to netip.AddrPort, p payload) {
+func (w *world) direct(h *host, via weft.Via, p payload) {
+	from, to := h.inside, via.Addr
+	if via.Link != 0 {
+		from = h.spares[via.Link]
+		if !from.IsValid() {
+			w.t.Fatalf("%s sends by a socket that is closed", h.name)
+		}
+	}
 	if to.Addr().IsPrivate() {
 		if h.nat != p.to.nat || to != p.to.inside || h.nat == nil {
 			return
 		}
-		from := h.inside
 		w.after(w.lan, func() { p.to.receive(p.to.session, weft.DirectVia(0, from), p) })
 		return
 	}
-	from := h.inside
-	if h.nat != nil {
-		from = h.nat.out(w.now, h.inside, to)
+	if w.lost(w.loss) {
+		return
 	}
+	if h.nat != nil && h.nat.Owns(to.Addr()) {
+		outside, inside, v := h.nat.Hairpin(w.now, from, to)
+		if link, ok := p.to.socket(inside); ok && v.Passed() && !h.fault.udp && !h.fault.direct && p.to.nat == h.nat {
+			w.after(w.lan/2, func() { p.to.receive(p.to.session, weft.DirectVia(link, outside), p) })
+		}
+		return
+	}
+	from, ok := h.out(from, to)
 	f := h.fault
-	if f.udp || f.direct || f.data && p.m == nil || f.maxBytes > 0 && p.size > f.maxBytes || w.lost(w.loss) {
+	if !ok || p.ttl != 0 && p.ttl <= hops || f.udp || f.direct || f.data && p.m == nil || f.maxBytes > 0 && p.size > f.maxBytes {
 		return
 	}
 	w.after(w.delay(w.oneWay), func() {
 		for _, x := range w.hosts {
-			public := x.inside
-			if x.nat != nil {
-				public = netip.AddrPortFrom(x.nat.public, 0)
-			}
-			if public.Addr() != to.Addr() || x.fault.udp || x == h && x.nat == nil {
+			if !x.owns(to.Addr()) || x.fault.udp || x == h && x.nat == nil {
 				continue
 			}
-			inside := to
-			if x.nat != nil {
-				var ok bool
-				if inside, ok = x.nat.in(w.now, to.Port(), from); !ok {
-					return
-				}
+			inside, ok := x.in(from, to)
+			if !ok {
+				return
 			}
-			if p.to.inside == inside {
-				p.to.receive(p.to.session, weft.DirectVia(0, from), p)
+			if link, ok := p.to.socket(inside); ok {
+				p.to.receive(p.to.session, weft.DirectVia(link, from), p)
 			}
 			return
 		}

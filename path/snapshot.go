@@ -23,23 +23,12 @@ type Snapshot struct {
 	Switches    []Switch     // the last 16, oldest first
 
 	OwnNAT, PeerNAT weft.NAT // for IPv4, as far as each node knows its own
-	// Attempts are the last 8 beside plain punching, and plain punching itself, oldest first.
+	// Attempts are plain punching, taken as one, and the last 8 beside it, oldest first.
 	Attempts []AttemptStatus
-	// Blocked says in one sentence why there is no direct path; empty while there is one, or none is looked for.
+	// Blocked says in plain words why there is no direct path; empty while there is one, or none is looked for.
 	Blocked string
 	// Advice are sentences, each of what a person could do for a direct path; none while there is one.
 	Advice []string
-}
-
-// An AttemptStatus is one try to find a direct path.
-type AttemptStatus struct {
-	Way     string // "plain", "spray" or "predict"
-	Role    string // ours: "opener" or "prober" of a spray; else empty
-	At      time.Time
-	Took    time.Duration // so far, while it runs
-	Packets int           // that this node sent
-	Running bool
-	Result  string // in plain words: how it ended, or how far it is
 }
 
 // A PairStatus is one way to the peer.
@@ -60,6 +49,11 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 	s := Snapshot{
 		Selected: a.choice.via, Since: a.choice.at, Reason: a.choice.reason, LastSeen: a.heard,
 		DirectAfter: a.choice.direct, NextAttempt: a.campaign.again, Switches: slices.Clone(a.choice.switches),
+		OwnNAT: a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
+	}
+	if at := a.attempts.next; a.cfg.Leads && a.attempts.pass < maxPasses && at.After(now) && !a.onDirect() && len(a.plans().steps) > 0 &&
+		(s.NextAttempt.IsZero() || at.Before(s.NextAttempt)) {
+		s.NextAttempt = at
 	}
 	if p := a.choice.pair; p != nil {
 		s.RTT, s.Loss = p.rtt.smoothed, p.loss(now)

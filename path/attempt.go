@@ -1,0 +1,606 @@
+package path
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// When attempts are made, and what they may cost.
+const (
+	// plainFirst is how long plain punching has to itself where the NATs may allow it: its opening rounds.
+	plainFirst = OpeningRounds * RoundInterval
+	// plainBriefly is the same where they do not, as far as is known: netcheck may be wrong.
+	plainBriefly = 2 * RoundInterval
+	// attemptGap is the least time between two attempts.
+	attemptGap = 100 * time.Millisecond
+	// attemptFor ends an attempt that does not end by itself: a spray at a fifth of the usual rate takes 20 s.
+	attemptFor = 25 * time.Second
+	// socketsWithin is how long the caller has to open sockets and to ask STUN, with what STUN repeats.
+	socketsWithin = 5 * time.Second
+	// sayAgain is when an unanswered message is repeated: above the round-trip time through most relays.
+	sayAgain = 200 * time.Millisecond
+	// sayTries ends it: 3 s, in which 5 % of loss each way lose all of them once in 10^14.
+	sayTries = 15
+	// grace is how long answers to the last probes are waited for.
+	grace = time.Second
+	// leaseAgain is when a lease that another peer has is asked for again.
+	leaseAgain = 200 * time.Millisecond
+	// busyFirst and busyLast bound the wait after the peer was busy with another: up to twice this, at random,
+	// doubling.
+	busyFirst, busyLast = 300 * time.Millisecond, 10 * time.Second
+	// passFirst is the wait before a plan that failed is gone through again. It grows fourfold; and after
+	// maxPasses it is left at that until something changes.
+	passFirst = 2 * time.Minute
+	passGrow  = 4
+	maxPasses = 4
+	// Allowance is how many packets attempts with one peer may cost this node at once, whatever the peer asks for,
+	// and allowanceEvery how fast that comes back: 6 packets a second to where the peer is. Two sprays, from
+	// either side, and all rounds of prediction are within it.
+	Allowance      = 2 * (MaxProbes + maxTargets*MaxSockets)
+	allowanceEvery = time.Second / 6
+	// leastAllowance is what it takes to begin.
+	leastAllowance = MaxSockets
+	// maxParting bounds the words of parting that wait for Poll.
+	maxParting = 4
+	// keptAttempts is how many are remembered for people.
+	keptAttempts = 8
+	// maxTargets is how many addresses of the peer's one attempt is directed at: as many as a NAT's pool in most
+	// networks.
+	maxTargets = 4
+)
+
+// attempts are those that were made beside plain punching, and the one that is under way.
+type attempts struct {
+	run      *attempt
+	number   uint32 // of the last: of ours if we lead, of those of the peer's session if it does
+	of       uint32 // that session
+	step     int    // of the plan, the next
+	pass     int    // plans gone through in vain
+	next     time.Time
+	busy     int // answers in a row that the peer is
+	spent    float64
+	at       time.Time // spent is as of then
+	attested []netip.Addr
+	spares   []spare
+	parting  wire.Attempt // the last End that was said
+	history  []AttemptStatus
+}
+
+// A phase is how far an attempt is.
+type phase uint8
+
+const (
+	opening phase = iota // sockets are asked for
+	asking               // the peer is told, and has to answer
+	running
+	waiting // all is sent
+)
+
+// An attempt is one side's part in what two nodes try together.
+type attempt struct {
+	id     wire.Attempt // kind, ways and names of it; no ports
+	role   role
+	phase  phase
+	began  time.Time
+	until  time.Time // it ends; or, while opening, the sockets have to be there
+	secret [16]byte  // of which the transactions are made
+	packet int       // sent
+
+	say   wire.Attempt // our last message
+	again time.Time    // it is repeated; zero: no more
+	said  int
+	asked bool // Actions.Open went out
+	hit   bool // something came by it
+
+	sockets []Opened
+	targets []netip.Addr
+	theirs  wire.Attempt // the peer's last message: its ports
+
+	turn  int       // of the openers, or of the predicted ports: the next
+	lap   int       // of the predicted ports
+	pause time.Time // nothing is sent before
+	guess *guesser
+}
+
+// A role is one side's part.
+type role uint8
+
+const (
+	opens role = iota
+	probes
+	predicts
+)
+
+var roleNames = [...]string{"opener", "prober", ""}
+
+// renew gives attempts a new beginning: something changed that they depend on.
+func (t *attempts) renew() { t.step, t.pass, t.busy, t.next = 0, 0, 0, time.Time{} }
+
+// allowance is how many packets attempts may cost by now.
+func (t *attempts) allowance(now time.Time) float64 {
+	t.spent = max(0, t.spent-float64(now.Sub(t.at))/float64(allowanceEvery))
+	t.at = now
+	return Allowance - t.spent
+}
+
+// targets are the addresses at which the peer is known to be, by others' word than its own.
+func (a *Agent) targets() (list []netip.Addr) {
+	add := func(ip netip.Addr) {
+		if ip = ip.Unmap(); ip.Is4() && ip.IsValid() && !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsMulticast() &&
+			!ip.IsLinkLocalUnicast() && ip != broadcast && len(list) < maxTargets && !slices.Contains(list, ip) {
+			list = append(list, ip)
+		}
+	}
+	for _, ip := range a.attempts.attested {
+		add(ip)
+	}
+	for _, p := range a.pairs {
+		if p.via.Method == weft.Direct && !p.probe.pong.IsZero() && !p.via.Addr.Addr().IsPrivate() {
+			add(p.via.Addr.Addr())
+		}
+	}
+	return list
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// probeBy is the link that probes leave by, and the outside port that it is known to have: zero if it is not.
+func (a *Agent) probeBy() (id weft.LinkID, outside uint16, ok bool) {
+	for _, c := range a.local {
+		if c.Kind == weft.ServerReflexive && c.Addr.Addr().Is4() {
+			return c.Link, c.Addr.Port(), true
+		}
+	}
+	for _, l := range a.links {
+		if l.v4 {
+			port := uint16(0)
+			for _, c := range a.local {
+				if c.Link == l.id && c.Addr.Addr().Is4() {
+					port = c.Addr.Port()
+				}
+			}
+			return l.id, port, true
+		}
+	}
+	return 0, 0, false
+}
+
+// able reports whether there could be an attempt at all, and why not.
+func (a *Agent) able() string {
+	_, _, v4 := a.probeBy()
+	switch {
+	case !v4:
+		return "this node has no IPv4 address"
+	case !a.exchange.known:
+		return "the peer has not told its addresses yet"
+	case len(a.targets()) == 0:
+		return "no relay has seen the peer over UDP, so there is no address to send to"
+	case !slices.ContainsFunc(a.pairs, func(p *pair) bool { return p.via.Method.Relayed() && p.health.state != Failed }):
+		return "no relay works by which to arrange anything with the peer"
+	}
+	return ""
+}
+
+// plans is what the two NATs leave to try.
+func (a *Agent) plans() plan {
+	if a.cfg.Leads {
+		return planFor(a.nat, a.exchange.nat)
+	}
+	return planFor(a.exchange.nat, a.nat)
+}
+
+// attend carries attempts on: begins the next that is due, and does what is due of the one under way.
+func (a *Agent) attend(now time.Time, out *Actions) {
+	if a.attempts.run == nil && a.cfg.Leads {
+		a.lead(now)
+	}
+	if a.attempts.run != nil {
+		a.advance(now, out)
+	}
+	a.tidy(now)
+}
+
+// lead begins the next attempt if there is one and its time has come.
+func (a *Agent) lead(now time.Time) {
+	t := &a.attempts
+	if !a.wanted || a.onDirect() || a.campaign.began.IsZero() || a.able() != "" {
+		return
+	}
+	p := a.plans()
+	first := plainFirst
+	if !p.plain {
+		first = plainBriefly
+	}
+	if len(p.steps) == 0 || t.pass == maxPasses || !a.due(now, a.campaign.began.Add(first)) || !t.next.IsZero() && !a.due(now, t.next) {
+		return
+	}
+	if room := t.allowance(now); room < leastAllowance {
+		a.wake(now.Add(time.Duration(leastAllowance-room+1) * allowanceEvery))
+		return
+	}
+	if !a.cfg.Budget.lease(now, a) {
+		a.wake(now.Add(leaseAgain))
+		return
+	}
+	if t.step >= len(p.steps) {
+		t.step = 0
+	}
+	s := p.steps[t.step]
+	t.number++
+	a.start(now, wire.Attempt{
+		Way: s.way, LeaderOpens: s.leaderOpens, Session: a.cfg.Session, Other: a.exchange.session, Number: t.number,
+	})
+	if t.run.role != opens {
+		a.propose(now)
+	}
+}
+
+// start begins this side's part.
+func (a *Agent) start(now time.Time, id wire.Attempt) {
+	run := &attempt{id: id, began: now, until: now.Add(attemptFor), targets: a.targets()}
+	switch {
+	case id.Way == wire.Predict:
+		run.role = predicts
+	case id.LeaderOpens == a.cfg.Leads:
+		run.role = opens
+	default:
+		run.role = probes
+	}
+	a.cfg.Rand(run.secret[:])
+	a.attempts.run = run
+}
+
+// tell sends a message of the attempt, again and again until the next one or until it is heard.
+func (a *Agent) tell(now time.Time, kind wire.AttemptKind, ports []uint16, next uint16, step int16) {
+	run := a.attempts.run
+	run.say = run.id
+	run.say.Kind, run.say.Ports, run.say.Next, run.say.Step = kind, ports, next, step
+	run.again, run.said = now, 0
+}
+
+// propose asks the peer to take part.
+func (a *Agent) propose(now time.Time) {
+	ports, next, step := a.hints()
+	a.tell(now, wire.Propose, ports, next, step)
+	if a.attempts.run.phase == opening && a.attempts.run.role != opens {
+		a.attempts.run.phase = asking
+	}
+}
+
+// repeat sends the message that is to be said.
+func (a *Agent) repeat(now time.Time, out *Actions) {
+	run := a.attempts.run
+	if !a.due(now, run.again) {
+		return
+	}
+	if run.said == sayTries {
+		a.finish(now, wire.Exhausted, "the peer does not answer")
+		return
+	}
+	a.sayBy(out, run.say)
+	run.said++
+	run.again = now.Add(sayAgain)
+	if run.say.Kind == wire.Agree && run.id.Way == wire.Spray {
+		run.again = time.Time{} // again when it is asked again
+	}
+	a.wake(run.again)
+}
+
+// sayBy sends a message of an attempt through the relays.
+func (a *Agent) sayBy(out *Actions, m wire.Attempt) {
+	said := 0
+	for _, valid := range []bool{true, false} {
+		for _, p := range a.pairs {
+			if p.via.Method.Relayed() && said < 2 && (!valid || p.health.state == Valid) {
+				out.Send = append(out.Send, Transmit{Via: p.via, Message: m})
+				said++
+			}
+		}
+		if said > 0 {
+			return
+		}
+	}
+}
+
+// advance does what is due of the attempt under way.
+func (a *Agent) advance(now time.Time, out *Actions) {
+	run := a.attempts.run
+	switch {
+	case a.onDirect():
+		a.finish(now, wire.Found, "a direct path was found")
+		return
+	case a.cfg.Leads && !a.wanted:
+		a.finish(now, wire.Exhausted, "nobody wants the path any more")
+		return
+	case a.due(now, run.until):
+		a.finish(now, wire.Exhausted, run.lateness())
+		return
+	}
+	if run.phase == opening && !run.asked {
+		a.open(now, out)
+	}
+	a.repeat(now, out)
+	if a.attempts.run != run {
+		return
+	}
+	switch {
+	case run.phase != running:
+	case run.role == opens:
+		a.openAll(now, out)
+	case run.role == probes:
+		a.probe(now, out)
+	default:
+		a.predict(now, out)
+	}
+}
+
+// open asks for the sockets that this side needs.
+func (a *Agent) open(now time.Time, out *Actions) {
+	run := a.attempts.run
+	n := MaxSockets - len(a.attempts.spares)
+	if run.role == predicts {
+		n = min(n, a.predictors())
+	}
+	if n <= 0 {
+		a.finish(now, wire.Declined, "all sockets are in use")
+		return
+	}
+	out.Open = Opening{Count: n, Ask: a.nat.Allocation == weft.SequentialAllocation}
+	run.asked = true
+	run.until = now.Add(socketsWithin)
+}
+
+// Opened answers Actions.Open: the sockets that there are now, fewer than were asked for or none if there are no
+// more to be had.
+func (a *Agent) Opened(now time.Time, sockets []Opened) {
+	t := &a.attempts
+	run := t.run
+	wanted := run != nil && run.phase == opening && run.asked
+	for _, s := range sockets {
+		switch {
+		case s.Link < FirstSpare || a.holds(s.Link):
+		case !wanted || len(t.spares) >= MaxSockets:
+			a.pending.close = append(a.pending.close, s.Link)
+		default:
+			s.Mapped = netip.AddrPortFrom(s.Mapped.Addr().Unmap(), s.Mapped.Port())
+			t.spares = append(t.spares, spare{link: s.Link})
+			run.sockets = append(run.sockets, s)
+		}
+	}
+	if !wanted {
+		return
+	}
+	if len(run.sockets) == 0 {
+		a.finish(now, wire.Declined, "this machine has no sockets left")
+		return
+	}
+	run.until = run.began.Add(attemptFor)
+	if run.role == predicts {
+		a.predicting(now)
+		return
+	}
+	run.phase = running
+	ports, next, step := a.hints()
+	if a.cfg.Leads {
+		a.tell(now, wire.Propose, ports, next, step)
+	} else {
+		a.tell(now, wire.Agree, ports, next, step)
+	}
+}
+
+// attempted takes the peer's message about an attempt.
+func (a *Agent) attempted(now time.Time, m wire.Attempt) {
+	leader, other := a.exchange.session, a.cfg.Session
+	if a.cfg.Leads {
+		leader, other = other, leader
+	}
+	if !a.exchange.known || m.Session != leader || m.Other != other {
+		return
+	}
+	t := &a.attempts
+	if run := t.run; run != nil && run.id.Number == m.Number && run.id.Way == m.Way && run.id.LeaderOpens == m.LeaderOpens {
+		a.heardOf(now, m)
+		return
+	}
+	if p := t.parting; m.Kind != wire.End && p.Number == m.Number && p.Session == m.Session && p.Other == m.Other {
+		a.part(p) // which was lost
+		return
+	}
+	if a.cfg.Leads || m.Kind != wire.Propose || t.of == m.Session && m.Number <= t.number {
+		return
+	}
+	t.of, t.number = m.Session, m.Number
+	if t.run != nil {
+		a.finish(now, wire.NoResult, "the peer began another")
+	}
+	refusal := wire.Declined
+	switch {
+	case a.able() != "" || m.Way == wire.Predict && !predictable(a.nat):
+	case t.allowance(now) < leastAllowance, a.onDirect(), !a.cfg.Budget.lease(now, a):
+		refusal = wire.Busy
+	default:
+		refusal = wire.NoResult
+	}
+	id := wire.Attempt{Way: m.Way, LeaderOpens: m.LeaderOpens, Session: m.Session, Other: m.Other, Number: m.Number}
+	if refusal != wire.NoResult {
+		id.Kind, id.Result = wire.End, refusal
+		a.part(id)
+		return
+	}
+	m.Ports = slices.Clone(m.Ports)
+	a.start(now, id)
+	t.run.theirs = m
+	if t.run.role == probes {
+		_, port, _ := a.probeBy()
+		a.tell(now, wire.Agree, nil, port, 0)
+		a.probing()
+	}
+}
+
+// heardOf takes a message of the attempt under way.
+func (a *Agent) heardOf(now time.Time, m wire.Attempt) {
+	run := a.attempts.run
+	m.Ports = slices.Clone(m.Ports)
+	switch {
+	case m.Kind == wire.End:
+		a.ended(now, m.Result)
+	case a.cfg.Leads && m.Kind == wire.Agree:
+		a.attempts.busy = 0
+		if run.say.Kind == wire.Propose && run.phase != opening {
+			run.again = time.Time{}
+		}
+		again := run.theirs.Kind == wire.Agree
+		run.theirs = m
+		switch {
+		case run.role == probes && run.phase == asking:
+			a.probing()
+		case run.role == predicts && run.phase == asking:
+			run.phase = opening // its ports are fresh: now for ours
+			run.again = time.Time{}
+		case run.role == predicts && again && run.say.Kind == wire.Begin:
+			run.again = now // it has not heard that we have begun
+		}
+	case !a.cfg.Leads && m.Kind == wire.Propose:
+		if run.say.Kind == wire.Agree && run.role != predicts {
+			run.again, run.said = now, 0 // it has not heard of it
+		}
+	case !a.cfg.Leads && m.Kind == wire.Begin && run.role == predicts && run.phase == asking:
+		run.theirs = m
+		run.again = time.Time{}
+		run.phase = running
+	}
+}
+
+// ended takes the peer's word that it is over.
+func (a *Agent) ended(now time.Time, r wire.AttemptResult) {
+	t := &a.attempts
+	switch r {
+	case wire.Found:
+		// The last answers may still be on their way.
+		t.run.phase, t.run.again = waiting, time.Time{}
+		t.run.until = now.Add(3 * grace)
+		a.campaign.begin(now, RetryRounds)
+	case wire.Busy:
+		a.record(now, "the peer was busy with another")
+		wait := min(busyFirst<<min(t.busy, 6), busyLast)
+		var b [2]byte
+		a.cfg.Rand(b[:])
+		t.busy++
+		t.next = now.Add(wait + wait*time.Duration(binary.BigEndian.Uint16(b[:]))/(1<<16))
+	case wire.Declined:
+		a.finish(now, wire.NoResult, "the peer declined")
+	default:
+		a.finish(now, wire.NoResult, "nothing got through")
+	}
+}
+
+// finish ends this side's part and tells the peer how, unless it knows.
+func (a *Agent) finish(now time.Time, r wire.AttemptResult, words string) {
+	t := &a.attempts
+	end := t.run.id
+	a.record(now, words)
+	if r != wire.NoResult {
+		end.Kind, end.Result = wire.End, r
+		a.part(end)
+	}
+	switch {
+	case r == wire.Found:
+		t.renew()
+	case a.cfg.Leads:
+		t.failed(now, len(a.plans().steps))
+	}
+}
+
+// failed says when the next attempt is, of so many steps.
+func (t *attempts) failed(now time.Time, steps int) {
+	t.next = now.Add(attemptGap)
+	if t.step++; t.step < steps {
+		return
+	}
+	wait := passFirst
+	for range t.pass {
+		wait *= passGrow
+	}
+	t.step, t.next = 0, now.Add(wait)
+	t.pass = min(t.pass+1, maxPasses)
+}
+
+// record ends what is under way and remembers it.
+func (a *Agent) record(now time.Time, words string) {
+	t := &a.attempts
+	t.history = append(t.history, t.run.status(now, words))
+	if len(t.history) > keptAttempts {
+		t.history = slices.Delete(t.history, 0, 1)
+	}
+	t.run = nil
+	a.cfg.Budget.leave(a)
+}
+
+// part says that an attempt is over.
+func (a *Agent) part(end wire.Attempt) {
+	if a.attempts.parting = end; len(a.pending.say) < maxParting {
+		a.pending.say = append(a.pending.say, end)
+	}
+}
+
+// abandon ends what is under way because of something that has nothing to do with it.
+func (a *Agent) abandon(now time.Time, words string) {
+	if a.attempts.run != nil {
+		a.finish(now, wire.Exhausted, words)
+	}
+}
+
+// Leave ends all that is under way for the peer, which the node no longer has to do with: out says what to send
+// last and which sockets to close. The Agent is of no use afterwards.
+func (a *Agent) Leave(now time.Time, out *Actions) {
+	a.abandon(now, "the node has no more to do with the peer")
+	a.cfg.Budget.leave(a)
+	*out = Actions{Close: a.pending.close}
+	for _, m := range a.pending.say {
+		a.sayBy(out, m)
+	}
+	for _, s := range a.attempts.spares {
+		out.Close = append(out.Close, s.link)
+	}
+	a.attempts.spares, a.pending.close, a.pending.say = nil, nil, nil
+}
+
+// status tells of the attempt.
+func (run *attempt) status(now time.Time, words string) AttemptStatus {
+	way := [...]string{wire.Spray: "spray", wire.Predict: "predict"}[run.id.Way]
+	return AttemptStatus{
+		Way: way, Role: roleNames[run.role], At: run.began, Took: now.Sub(run.began), Packets: run.packet, Result: words,
+	}
+}
+
+// lateness is why it ends when its time is over.
+func (run *attempt) lateness() string {
+	switch {
+	case run.phase == opening:
+		return "the sockets were not opened in time"
+	case run.hit:
+		return "something got through, and its answer did not"
+	}
+	return "nothing got through"
+}
+
+// progress says how far it is.
+func (run *attempt) progress() string {
+	switch {
+	case run.phase == opening:
+		return "opening sockets"
+	case run.phase == asking:
+		return "waiting for the peer to agree"
+	case run.role == opens:
+		return fmt.Sprintf("%d sockets are open", len(run.sockets))
+	case run.role == probes:
+		return fmt.Sprintf("%d of %d ports tried", run.packet, MaxProbes)
+	}
+	return "sending to predicted ports"
+}
