@@ -10,43 +10,59 @@ import (
 
 const (
 	// Discovery rests on silence, so it can't wait for RFC 8489's 39.5 s: four
-	// copies at 0, 200, 600 and 1,400 ms, given up after 2.2 s. A loss of 10 % each
-	// way then passes for silence once in about 770 questions.
+	// copies at 0, 200, 600 and 1,400 ms, given up after 2.2 s, and all of it
+	// slower where answers take longer than 100 ms (see rto).
 	discoveryRTO = 200 * time.Millisecond
 	discoveryRc  = 4
 	discoveryRm  = 4
+
+	// slowestRTO bounds what a long way makes of discoveryRTO: a geostationary
+	// satellite's round trip takes 600 ms.
+	slowestRTO = time.Second
 
 	// discoveryPace is the least time between the starts of two transactions: no
 	// more than ten a second, and out of step with the retransmissions (RFC 5780,
 	// section 5).
 	discoveryPace = 130 * time.Millisecond
 
-	// discoveryStagger is how long a server may be silent before the next one of
-	// the list is tried beside it: three copies sent and not answered.
+	// discoveryStagger is how long a server may be silent before the survey goes on
+	// without it: three copies sent and not answered.
 	discoveryStagger = 600 * time.Millisecond
+
+	// surveyed is how many servers' alternates are asked: those of two addresses
+	// tell all that there is to know.
+	surveyed = 2
+
+	// givenUp is how many sockets the base leaves without an answer before no more
+	// are tried: a NAT whose table is full.
+	givenUp = 2
 )
 
-// DiscoverySockets is how many sockets a Discovery makes use of: one sees every server; the others see one server
-// in the order of their numbers, which shows how ports are allocated, and then serve the tests of the filter and
-// of hairpinning.
+// DiscoverySockets is how many sockets a Discovery makes use of: one asks every
+// server. The others ask one server, one after the other, which shows how ports are
+// allocated, and then serve the tests of the filter and of hairpinning.
 const DiscoverySockets = 7
 
 // DiscoveryConfig says whom to ask, and of which sockets.
 type DiscoveryConfig struct {
-	// Servers are asked in this order, of one address family. The more they differ in address and port, the more
-	// is learnt. One with an alternate address (RFC 5780) is enough for everything; of one with an alternate port
-	// (AttrAlternatePort) both ports are asked.
+	// Servers are asked in this order, of one address family. The more they
+	// differ in address and port, the more is learnt: one with an alternate
+	// address (RFC 5780) is enough for everything, and so are two with an
+	// alternate port (AttrAlternatePort) if one of them is a Prober.
 	Servers []netip.AddrPort
 
-	// Probers are those of Servers that the caller can ask to send us a packet that nobody here asked them for:
-	// see Action. Seen is the address at which the server knows us, to which it sends.
+	// Probers are those of Servers that the caller can have send us a packet that
+	// no packet of ours asked for: see Action.
 	Probers []Prober
 
-	// Local are the machine's own addresses of that family. Without them NoNAT can't be found.
+	// Local are the machine's own addresses. Without them NoNAT can't be found.
 	Local []netip.Addr
 
-	// Ports are the local ports of the sockets, at most DiscoverySockets, bound to no address, of which none has
-	// ever sent anything. With one of them only the mapping is found; the more, the more.
+	// Ports are the local ports of the sockets, at most DiscoverySockets, bound to
+	// no address, at ports of the system's choice. None of them has sent anything
+	// for as long as a mapping may live (RFC 5780, 4.1, has 15 minutes), or the NAT
+	// will look too open. One is enough for the mapping, two for the filtering,
+	// four for hairpinning and for the allocation of ports; all make it surer.
 	Ports []uint16
 
 	// Transaction says how to ask; each zero field takes discovery's own default:
@@ -54,22 +70,24 @@ type DiscoveryConfig struct {
 	Transaction TransactionConfig
 }
 
-// A Prober is a server that sends probes to order.
+// A Prober is a server that sends a Probe to order.
 type Prober struct {
 	Server netip.AddrPort // one of DiscoveryConfig.Servers
-	Seen   netip.Addr     // at which the server knows us
+	Seen   netip.Addr     // where the server knows us and would send it: our outside address
 }
 
 // An Action is one thing that a Discovery wants done. The zero Action is nothing.
 type Action struct {
-	// Packet is to be sent to To by the socket whose port is Ports[Socket]. It must not be changed.
+	// Packet is to be sent to To by the socket whose port is Ports[Socket]. It
+	// must not be changed.
 	Socket int
 	Packet []byte
 	To     netip.AddrPort
 
-	// Probe, if it has a port, asks for something else: that the relay whose STUN address is To sends to this
-	// port of the address at which it knows us, and from that STUN address, the answer to a binding request with
-	// this ID that nobody sent. The caller answers by Probed.
+	// Probe, if it has a port, wants something else: that the Prober whose Server
+	// is To sends, from that address, the answer to a binding request with this ID
+	// that nobody sent, to this port of the address where it knows us. The caller
+	// answers by Probed.
 	Probe Probe
 }
 
@@ -83,48 +101,70 @@ type Probe struct {
 type Report struct {
 	weft.NAT
 	Varies bool          // different servers saw different mappings: see MappingVaries
-	Seen   []Observation // what servers saw, in the order they were asked
+	Seen   []Observation // what servers saw of the first socket, in the order of the answers
+
+	// Outside are the addresses that servers saw of any socket, sorted. More than
+	// one at a time is arbitrary pooling (RFC 4787, section 4.1). That there is just
+	// one does not show that there is no other.
+	Outside []netip.Addr
 }
 
-// Discovery finds out what the NAT in front of one socket does: RFC 5780, 4.3 and
-// 4.4, where a server has an alternate address, and the comparison of servers
-// otherwise. The filtering tests come first, because every packet sent to an
-// alternate address opens the filter for it. One goroutine at a time may use it.
+// Discovery finds out what the NAT in front of some sockets does, in four steps:
+//
+//	survey    the first socket asks all servers, at all their addresses and ports
+//	allocate  the others ask one server, one after the other: RFC 4787's port assignment
+//	test      one of these waits for answers that the filter may not let in (RFC 5780,
+//	          4.4), and two of them talk to each other by their outside addresses
+//	confirm   the sockets ask again: was what was silence due to the NAT, and is it
+//	          still the same NAT?
+//
+// A socket that has been sent to unasked takes no part in judging the mapping: a
+// NAT may let its answers leave by where the packet came in. One goroutine at a
+// time may use a Discovery.
 type Discovery struct {
-	cfg     DiscoveryConfig
-	phase   phase
-	asked   int            // how many of cfg.Servers were asked, or left out
-	base    *probe         // the answer of the server that the tests use
-	other   netip.AddrPort // its alternate address and port
-	probes  []*probe       // every question so far
-	waiting []*probe       // those that the pace holds back
-	resume  time.Time      // when the pace allows the next
+	cfg    DiscoveryConfig
+	phase  phase
+	asked  int       // how many of cfg.Servers were asked
+	base   *question // the answer of the server that the tests use
+	filter *question // base's answer to the socket of the filter tests
+	order  *order    // the test by a prober; nil: none
+	loop   *loop     // the test of hairpinning; nil: none
+
+	questions []*question // every one so far
+	waiting   []*question // those that the pace holds back
+	resume    time.Time   // when the pace allows the next
+	way       way
 }
 
 type phase uint8
 
 const (
-	finding   phase = iota // asking servers until one has an alternate address
-	filtering              // is an unexpected answer let in?
-	mapping                // what do the alternate addresses see? are they there at all?
-	comparing              // what do the servers not yet asked see?
-	finished
+	phaseSurvey phase = iota
+	phaseAllocate
+	phaseTest
+	phaseConfirm
+	phaseOver
 )
 
-// probe is one question of a discovery.
-type probe struct {
+// question is one question of a discovery.
+type question struct {
 	phase    phase // in which it was asked
+	socket   int
 	to       netip.AddrPort
 	change   Change
 	tx       *Transaction // nil until the pace allows it
 	begun    time.Time
+	timely   bool // begun when it was known how long answers take
 	over     bool
 	answered bool // with a mapped address
 	result   Result
 }
 
 // silent reports whether nothing at all came back.
-func (p *probe) silent() bool { return p.over && p.tx.Err() == ErrTimeout }
+func (q *question) silent() bool { return q.over && q.tx.Err() == ErrTimeout }
+
+// letIn reports whether it was answered from there.
+func (q *question) letIn(from netip.AddrPort) bool { return q.answered && same(q.result.From, from) }
 
 // NewDiscovery prepares a discovery that begins now.
 func NewDiscovery(now time.Time, cfg DiscoveryConfig) *Discovery {
@@ -139,31 +179,43 @@ func NewDiscovery(now time.Time, cfg DiscoveryConfig) *Discovery {
 		t.Rm = discoveryRm
 	}
 	cfg.Servers = slices.Clone(cfg.Servers)
+	cfg.Ports = slices.Clone(cfg.Ports[:min(len(cfg.Ports), DiscoverySockets)])
 	return &Discovery{cfg: cfg, resume: now}
 }
 
-// Poll returns what to do now, nothing if it has neither packet nor probe; when to poll again; and whether the
-// discovery is over. Poll again at once after an action: there may be another.
+// Poll returns what to do now, nothing if it has neither packet nor probe; when to
+// poll again; and whether the discovery is over. Poll again at once after an
+// action: there may be another.
 func (d *Discovery) Poll(now time.Time) (a Action, next time.Time, done bool) {
 	for {
 		d.advance(now)
-		if d.phase == finished {
+		if d.phase == phaseOver {
 			return Action{}, time.Time{}, true
 		}
 		changed := false
 		next = time.Time{}
-		for _, p := range d.probes {
-			if p.over {
+		for _, q := range d.questions {
+			if q.over {
 				continue
 			}
-			pkt, at, over := p.tx.Poll(now)
+			pkt, at, over := q.tx.Poll(now)
 			if pkt != nil {
-				return Action{Packet: pkt, To: p.to}, now, false
+				return Action{Socket: q.socket, Packet: pkt, To: q.to}, now, false
 			}
 			if over {
-				p.over, changed = true, true
+				q.over, changed = true, true
 				continue
 			}
+			next = sooner(next, at)
+		}
+		for _, t := range []interface {
+			poll(time.Time) (Action, time.Time, bool)
+		}{d.order, d.loop} {
+			a, at, over := t.poll(now)
+			if a.Packet != nil || a.Probe.Port != 0 {
+				return a, now, false
+			}
+			changed = changed || over
 			next = sooner(next, at)
 		}
 		if changed {
@@ -172,194 +224,199 @@ func (d *Discovery) Poll(now time.Time) (a Action, next time.Time, done bool) {
 		if len(d.waiting) > 0 {
 			next = sooner(next, d.resume)
 		}
-		if d.phase == finding && d.asked < len(d.cfg.Servers) {
-			next = sooner(next, d.staggered())
+		if d.phase == phaseSurvey {
+			next = sooner(next, d.staggered(now))
 		}
 		return Action{}, next, false
 	}
 }
 
-// Probed is the caller's answer to an Action with a Probe: the relay says that it has sent it, or it has not, or
-// nothing is known of it. It may come before the probe or after, and must come in the end.
-func (d *Discovery) Probed(now time.Time, id TransactionID, sent bool) {}
-
-// Handle takes a datagram that came from `from` to the socket of that number. It is true if it was meant for the
-// discovery; poll again then. Anything else is left to others.
+// Handle takes a datagram that came from `from` to the socket of that number. It is
+// true if it was meant for the discovery; poll again then. Anything else is left to
+// others.
 func (d *Discovery) Handle(now time.Time, socket int, pkt []byte, from netip.AddrPort) bool {
-	for _, p := range d.probes {
-		r, ok := p.tx.Handle(now, pkt, from)
-		if ok {
-			p.over, p.result, p.answered = true, r, r.Code == 0
+	for _, q := range d.questions {
+		if q.socket != socket {
+			continue
+		}
+		if r, ok := q.tx.Handle(now, pkt, from); ok {
+			q.over, q.result, q.answered = true, r, r.Code == 0
+			d.way.heard(q, now)
 			return true
 		}
 	}
-	return false
+	return d.order.handle(socket, pkt, from) || d.loop.handle(socket, pkt)
+}
+
+// Probed is the caller's answer to an Action with a Probe: the server says that it
+// has sent it, or it says otherwise or nothing. It may come before the probe or
+// after, and must come in the end. Probe by probe, for each action one.
+func (d *Discovery) Probed(now time.Time, id TransactionID, sent bool) {
+	d.order.probed(now, id, sent)
 }
 
 // Report may be asked for at any time.
 func (d *Discovery) Report() Report {
-	r := Report{NAT: weft.NAT{Filtering: d.filtering()}}
-	for _, p := range d.probes {
-		if p.answered && p.change == 0 {
-			r.Seen = append(r.Seen, Observation{Server: p.to, Mapped: p.result.Mapped})
+	var r Report
+	for _, q := range d.questions {
+		if !q.answered || q.change != 0 {
+			continue
+		}
+		if q.socket == 0 {
+			r.Seen = append(r.Seen, Observation{Server: q.to, Mapped: q.result.Mapped})
+		}
+		if a := plainAddr(q.result.Mapped); !slices.Contains(r.Outside, a) {
+			r.Outside = append(r.Outside, a)
 		}
 	}
+	slices.SortFunc(r.Outside, netip.Addr.Compare)
 	r.Mapping = ClassifyMapping(r.Seen, d.local(0)...)
 	r.Varies = MappingVaries(r.Seen)
+	r.Filtering = d.filtering()
+	if r.Mapping != weft.NoNAT {
+		r.Allocation, r.Step = ClassifyAllocation(d.allocations())
+		r.Hairpin = d.hairpin(r.Mapping, r.Filtering)
+	}
 	return r
 }
 
 // local are the addresses of a socket.
-func (d *Discovery) local(socket int) []netip.AddrPort {
-	var out []netip.AddrPort
+func (d *Discovery) local(socket int) (own []netip.AddrPort) {
 	for _, a := range d.cfg.Local {
 		if socket < len(d.cfg.Ports) {
-			out = append(out, netip.AddrPortFrom(a, d.cfg.Ports[socket]))
+			own = append(own, netip.AddrPortFrom(a, d.cfg.Ports[socket]))
 		}
 	}
-	return out
+	return own
 }
 
 // advance begins what can begin now.
 func (d *Discovery) advance(now time.Time) {
-	for d.step(now) {
-	}
-	for len(d.waiting) > 0 && !now.Before(d.resume) {
-		p := d.waiting[0]
+	for {
+		for d.step(now) {
+		}
+		if len(d.waiting) == 0 || now.Before(d.resume) {
+			return
+		}
+		q := d.waiting[0]
 		d.waiting = d.waiting[1:]
+		if q.change != 0 && slices.ContainsFunc(d.questions, func(o *question) bool {
+			return o.change == q.change && o.over && !o.silent()
+		}) {
+			continue // its twin has been answered
+		}
 		cfg := d.cfg.Transaction
-		cfg.Request.Change = p.change
-		p.tx, p.begun = NewTransaction(now, p.to, cfg), now
-		d.probes = append(d.probes, p)
+		cfg.RTO = d.way.rto(cfg.RTO)
+		cfg.Request.Change = q.change
+		q.tx, q.begun, q.timely = NewTransaction(now, q.to, cfg), now, d.way.known
+		d.questions = append(d.questions, q)
 		d.resume = now.Add(discoveryPace)
 	}
 }
 
-// step moves to the next phase, or asks the next server, if it is time to.
+// step moves on, if it is time to.
 func (d *Discovery) step(now time.Time) bool {
 	switch d.phase {
-	case finding:
+	case phaseSurvey:
+		if d.survey() {
+			return true
+		}
+		if at := d.staggered(now); len(d.waiting) > 0 || !at.IsZero() {
+			return false
+		}
 		d.chooseBase()
 		switch {
-		case d.base != nil && (d.untouched(d.base) || !(len(d.cfg.Ports) > 1)):
-			// A server held back by the pace stays unasked: it may be the
-			// alternate address itself.
-			d.asked -= len(d.waiting)
-			d.waiting = nil
-			d.phase = filtering
-		case d.asked < len(d.cfg.Servers):
-			if len(d.waiting) > 0 || now.Before(d.staggered()) {
-				return false
-			}
-			d.ask(d.cfg.Servers[d.asked], 0)
-			d.asked++
-			return true
-		case d.busy(finding):
-			return false
+		case d.base != nil:
+			d.phase = phaseAllocate
+		case !d.busy(phaseSurvey):
+			d.phase = phaseOver // nobody answers
 		default:
-			d.phase = filtering
-		}
-		if d.phase == filtering && (len(d.cfg.Ports) > 1) && d.base != nil && d.untouched(d.base) {
-			d.ask(d.base.to, ChangeIP|ChangePort)
-			d.ask(d.base.to, ChangePort)
-		}
-		return true
-	case filtering:
-		if d.busy(filtering) {
 			return false
 		}
-		d.phase = mapping
-		if d.base != nil {
-			addr, port := d.base.to.Addr(), d.base.to.Port()
-			d.ask(netip.AddrPortFrom(d.other.Addr(), port), 0) // test II of 4.3
-			d.ask(d.other, 0)                                  // test III
-			d.ask(netip.AddrPortFrom(addr, d.other.Port()), 0) // is the silent one there?
-		}
-		return true
-	case mapping:
-		if d.busy(mapping) {
+	case phaseAllocate:
+		if d.busy(phaseAllocate) {
 			return false
 		}
-		d.phase = comparing
-		if d.Report().Mapping == weft.MappingUnknown {
-			for _, s := range d.cfg.Servers[d.asked:] {
-				d.ask(s, 0)
+		if next, silent := d.allocated(); next < len(d.cfg.Ports) && silent < givenUp {
+			d.ask(next, d.base.to, 0)
+			return true
+		}
+		d.phase = phaseTest
+		d.begin(now)
+	case phaseTest:
+		if d.busy(phaseTest) || d.order.busy() || d.loop.busy() {
+			return false
+		}
+		d.phase = phaseConfirm
+		d.confirm()
+	case phaseConfirm:
+		if d.busy(phaseConfirm) || d.Report().Mapping == weft.MappingUnknown && d.busy(phaseSurvey) {
+			return false
+		}
+		d.phase = phaseOver
+	default:
+		return false
+	}
+	return true
+}
+
+// survey asks the next server, or the alternates of one that has answered.
+func (d *Discovery) survey() bool {
+	if len(d.waiting) > 0 {
+		return false
+	}
+	before := len(d.waiting)
+	var addrs []netip.Addr
+	for _, q := range d.questions {
+		if !q.answered || !slices.Contains(d.cfg.Servers, q.to) {
+			continue
+		}
+		others := alternates(q)
+		if len(others) > 0 && !slices.Contains(addrs, plainAddr(q.to)) {
+			addrs = append(addrs, plainAddr(q.to))
+		}
+		if len(addrs) > surveyed {
+			break
+		}
+		for _, a := range others {
+			if d.find(0, a, 0) == nil {
+				d.ask(0, a, 0)
 			}
-			d.asked = len(d.cfg.Servers)
 		}
+	}
+	if len(d.waiting) > before {
 		return true
-	case comparing:
-		if d.busy(finding) && d.Report().Mapping == weft.MappingUnknown {
-			return false
+	}
+	for d.asked < len(d.cfg.Servers) && !d.enough() {
+		s := d.cfg.Servers[d.asked]
+		d.asked++
+		if d.find(0, s, 0) == nil {
+			d.ask(0, s, 0)
+			return true
 		}
-		d.phase = finished
 	}
 	return false
 }
 
-// busy reports whether a question of that phase or a later one is open or held
-// back: a dead server, asked while finding, must not hold up the tests.
-func (d *Discovery) busy(since phase) bool {
-	open := func(p *probe) bool { return !p.over && p.phase >= since }
-	return slices.ContainsFunc(d.waiting, open) || slices.ContainsFunc(d.probes, open)
+// enough reports whether no further server would tell more.
+func (d *Discovery) enough() bool {
+	d.chooseBase()
+	return d.base != nil && d.value(d.base) >= valueAlternatePort+valueProber && d.Report().Mapping != weft.MappingUnknown
 }
 
-// ask queues a question, unless the same was asked before.
-func (d *Discovery) ask(to netip.AddrPort, change Change) {
-	if d.find(to, change) == nil {
-		d.waiting = append(d.waiting, &probe{phase: d.phase, to: to, change: change})
+// alternates are the other addresses and ports that a server answers at.
+func alternates(q *question) []netip.AddrPort {
+	addr, port, other := q.to.Addr(), q.to.Port(), q.result.Other
+	if trustworthy(q.to, other) {
+		return []netip.AddrPort{ // tests II and III of RFC 5780, 4.3, and the fourth socket
+			netip.AddrPortFrom(plainAddr(other), port), netip.AddrPortFrom(plainAddr(other), other.Port()),
+			netip.AddrPortFrom(addr, other.Port()),
+		}
 	}
-}
-
-func (d *Discovery) find(to netip.AddrPort, change Change) *probe {
-	is := func(p *probe) bool { return same(p.to, to) && p.change == change }
-	if i := slices.IndexFunc(d.probes, is); i >= 0 {
-		return d.probes[i]
-	}
-	if i := slices.IndexFunc(d.waiting, is); i >= 0 {
-		return d.waiting[i]
+	if p := q.result.Port; p != 0 && p != port {
+		return []netip.AddrPort{netip.AddrPortFrom(addr, p)}
 	}
 	return nil
-}
-
-// staggered is when the next server may be asked: at once if the last one has
-// answered or failed.
-func (d *Discovery) staggered() time.Time {
-	if n := len(d.probes); n > 0 && !d.probes[n-1].over {
-		return d.probes[n-1].begun.Add(discoveryStagger)
-	}
-	return time.Time{}
-}
-
-// chooseBase picks the first server with an alternate address that has not been
-// sent to, or failing that the first with an alternate address.
-func (d *Discovery) chooseBase() {
-	for _, p := range d.probes {
-		if !p.answered || !trustworthy(p.to, p.result.Other) {
-			continue
-		}
-		if d.base == nil || !d.untouched(d.base) && d.untouched(p) {
-			d.base = p
-			d.other = netip.AddrPortFrom(plainAddr(p.result.Other), p.result.Other.Port())
-		}
-	}
-}
-
-// untouched reports whether nothing was sent to the alternates of that server yet.
-func (d *Discovery) untouched(p *probe) bool {
-	other := p.result.Other
-	return !slices.ContainsFunc(d.probes, func(q *probe) bool {
-		return plainAddr(q.to) == plainAddr(other) ||
-			plainAddr(q.to) == plainAddr(p.to) && q.to.Port() == other.Port()
-	})
-}
-
-// sooner is the earlier of two times, of which the zero time is none.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // trustworthy reports whether a server's claim of an alternate address can be
@@ -371,29 +428,101 @@ func trustworthy(server, other netip.AddrPort) bool {
 		a.Is4() == b.Is4() && (a.IsLoopback() || !b.IsLoopback())
 }
 
-// filtering judges RFC 5780's filtering tests.
-func (d *Discovery) filtering() weft.Filtering {
-	if d.base == nil {
-		return weft.FilteringUnknown
+// What a server is worth to the tests.
+const (
+	valueProber           = 1 // there is a prober at another address
+	valueAlternatePort    = 2
+	valueAlternateAddress = 4
+)
+
+func (d *Discovery) value(q *question) (v int) {
+	if d.proberBeside(q.to) != nil {
+		v += valueProber
 	}
-	server := d.base.to
-	otherPort := netip.AddrPortFrom(server.Addr(), d.other.Port())
-	both, port := d.find(server, ChangeIP|ChangePort), d.find(server, ChangePort)
-	if both == nil || port == nil {
-		return weft.FilteringUnknown
-	}
-	there := func(a netip.AddrPort) bool {
-		p := d.find(a, 0)
-		return p != nil && p.answered
-	}
-	letIn := func(p *probe, from netip.AddrPort) bool { return p.answered && same(p.result.From, from) }
 	switch {
-	case letIn(both, d.other):
-		return weft.EndpointIndependentFiltering
-	case letIn(port, otherPort) && both.silent() && there(d.other):
-		return weft.AddressDependentFiltering
-	case port.silent() && there(otherPort):
-		return weft.AddressAndPortDependentFiltering
+	case trustworthy(q.to, q.result.Other):
+		v += valueAlternateAddress
+	case q.result.Port != 0:
+		v += valueAlternatePort
 	}
-	return weft.FilteringUnknown
+	return v
+}
+
+// chooseBase picks the server that is worth most, of equals the first.
+func (d *Discovery) chooseBase() {
+	for _, q := range d.questions {
+		if q.phase == phaseSurvey && q.answered && slices.Contains(d.cfg.Servers, q.to) &&
+			(d.base == nil || d.value(q) > d.value(d.base)) {
+			d.base = q
+		}
+	}
+}
+
+// proberBeside is the first prober at another address than that server's which has
+// answered itself: what it sends can reach us.
+func (d *Discovery) proberBeside(server netip.AddrPort) *Prober {
+	for i, p := range d.cfg.Probers {
+		q := d.find(0, p.Server, 0)
+		if plainAddr(p.Server) != plainAddr(server) && q != nil && q.answered {
+			return &d.cfg.Probers[i]
+		}
+	}
+	return nil
+}
+
+// staggered is until when the survey waits for servers that have not answered; the
+// zero time if for none.
+func (d *Discovery) staggered(now time.Time) (until time.Time) {
+	for _, q := range d.questions {
+		if at := q.begun.Add(discoveryStagger); !q.over && now.Before(at) && at.After(until) {
+			until = at
+		}
+	}
+	return until
+}
+
+// busy reports whether a question of that phase or a later one is open or held
+// back: a dead server, asked in the survey, must not hold up the tests.
+func (d *Discovery) busy(since phase) bool {
+	open := func(q *question) bool { return !q.over && q.phase >= since }
+	return slices.ContainsFunc(d.waiting, open) || slices.ContainsFunc(d.questions, open)
+}
+
+// allocated is the next socket to ask the base, and how many have had no answer.
+func (d *Discovery) allocated() (next, silent int) {
+	next = 1
+	for _, q := range d.questions {
+		if q.phase == phaseAllocate {
+			next++
+			if !q.answered {
+				silent++
+			}
+		}
+	}
+	return next, silent
+}
+
+// ask queues a question.
+func (d *Discovery) ask(socket int, to netip.AddrPort, change Change) {
+	d.waiting = append(d.waiting, &question{phase: d.phase, socket: socket, to: to, change: change})
+}
+
+// find is the first such question.
+func (d *Discovery) find(socket int, to netip.AddrPort, change Change) *question {
+	is := func(q *question) bool { return q.socket == socket && same(q.to, to) && q.change == change }
+	if i := slices.IndexFunc(d.questions, is); i >= 0 {
+		return d.questions[i]
+	}
+	if i := slices.IndexFunc(d.waiting, is); i >= 0 {
+		return d.waiting[i]
+	}
+	return nil
+}
+
+// sooner is the earlier of two times, of which the zero time is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

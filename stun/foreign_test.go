@@ -3,7 +3,6 @@ package stun
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -299,34 +298,5 @@ func TestPionAgreesOnIntegrity(t *testing.T) {
 	ours := &pion.Message{Raw: AppendFingerprint(AppendIntegrity(AppendBindingRequest(nil, testID, Request{Software: "weft"}), []byte("secret")))}
 	if err := errors.Join(ours.Decode(), pion.Fingerprint.Check(ours), pion.NewShortTermIntegrity("secret").Check(ours)); err != nil {
 		t.Errorf("they reject ours: %v", err)
-	}
-}
-
-func TestADiscoveryOverRealSocketsFindsNoNATOnTheLoopback(t *testing.T) {
-	four := fourSockets(t)
-	c := listen(t, ap("127.0.0.1:0"))
-	defer c.Close()
-	d := NewDiscovery(time.Now(), DiscoveryConfig{
-		Servers: []netip.AddrPort{four.Primary}, Local: []netip.Addr{addrPort(c.LocalAddr()).Addr()}, Ports: []uint16{addrPort(c.LocalAddr()).Port(), 1}})
-	buf := make([]byte, 2048)
-	for {
-		a, next, done := d.Poll(time.Now())
-		if done {
-			break
-		}
-		if a.Packet != nil {
-			if _, err := c.WriteTo(a.Packet, net.UDPAddrFromAddrPort(a.To)); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		c.SetReadDeadline(next)
-		if n, from, err := c.ReadFrom(buf); err == nil {
-			d.Handle(time.Now(), 0, buf[:n], addrPort(from))
-		}
-	}
-	r := d.Report()
-	if got := fmt.Sprint(r.Mapping, ", ", r.Filtering); got != "none, endpoint-independent" {
-		t.Errorf("found %s; seen %v", got, r.Seen)
 	}
 }

@@ -81,14 +81,24 @@ func TestNoNATIsToBeSeenUnderOnesOwnAddress(t *testing.T) {
 func TestAMappingIsFoundRightOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		truth := rapid.SampledFrom([]weft.Mapping{weft.EndpointIndependentMapping, weft.AddressDependentMapping, weft.AddressAndPortDependentMapping}).Draw(t, "truth")
-		n := &nat{mapping: truth}
+		n := map[netip.AddrPort]uint16{} // outside ports by what they depend on
 		var seen []Observation
 		addrs, ports := map[netip.Addr]bool{}, map[netip.Addr]map[uint16]bool{}
 		pairs := false
 		for range rapid.IntRange(0, 6).Draw(t, "servers") {
 			s := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, rapid.ByteRange(1, 3).Draw(t, "address")}),
 				rapid.Uint16Range(1, 3).Draw(t, "port"))
-			seen = append(seen, Observation{s, n.outbound(s).outside})
+			key := s
+			switch truth {
+			case weft.AddressDependentMapping:
+				key = netip.AddrPortFrom(s.Addr(), 0)
+			case weft.EndpointIndependentMapping:
+				key = netip.AddrPort{}
+			}
+			if n[key] == 0 {
+				n[key] = uint16(61000 + len(n))
+			}
+			seen = append(seen, see(s.String(), n[key]))
 			addrs[s.Addr()] = true
 			if ports[s.Addr()] == nil {
 				ports[s.Addr()] = map[uint16]bool{}
@@ -96,7 +106,7 @@ func TestAMappingIsFoundRightOrNotAtAll(t *testing.T) {
 			ports[s.Addr()][s.Port()] = true
 			pairs = pairs || len(ports[s.Addr()]) > 1
 		}
-		got := ClassifyMapping(seen, simLocal)
+		got := ClassifyMapping(seen, ap("10.0.0.5:50000"))
 		if got != weft.MappingUnknown && got != truth {
 			t.Fatalf("%v, and it is %v", got, truth)
 		}
