@@ -5,7 +5,7 @@
 //
 // A [Config] says which table and under which conditions (double NAT, pools of addresses, a shared NAT, loss,
 // late filters, how ports are chosen). [Config.Plan] makes of it one scenario per cell, in the ordinary format of
-// scenarios, and asks the oracle what could be had there at best. [Run] lets a backend run every cell with several
+// scenarios, and asks the oracle what could be had there at best. [Plan.Run] lets a backend run every cell with several
 // seeds, many at once, and judges. The [Result] is a value: it prints itself as the table that the expectation
 // files have, as JSON, and for a terminal; package report draws it.
 //

@@ -1,0 +1,105 @@
+package matrix
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weft/lab/scenario"
+)
+
+// A trace tells of single hops. at is in milliseconds.
+func hop(at int, where, from, to, what string) scenario.Packet {
+	return scenario.Packet{At: time.Duration(at) * time.Millisecond, Where: where, From: from, To: to, What: what}
+}
+
+func drop(p scenario.Packet, why string) scenario.Packet {
+	p.Dropped, p.Why = true, why
+	return p
+}
+
+func sampled(t *testing.T, l Layout, trace []scenario.Packet) *Sample {
+	t.Helper()
+	p := planned(t, Config{Matrix: "rfc3489", Layout: l})
+	return newSample(p.Cells[0].Scenario, 1, scenario.Result{Trace: trace})
+}
+
+func TestLanesGoFromOneNodeOutwardsAndInwardsToTheOther(t *testing.T) {
+	for l, want := range map[Layout]string{
+		Single: "a nat-a server relay nat-b b", Double: "a inner-a nat-a server relay nat-b inner-b b",
+		Hairpin: "a nat-a carrier server relay nat-b b", Shared: "a nat server relay b",
+	} {
+		if got := strings.Join(sampled(t, l, nil).Lanes, " "); got != want {
+			t.Errorf("%s: %s", l, got)
+		}
+	}
+}
+
+func TestADatagramIsFollowedThroughItsNATs(t *testing.T) {
+	s := sampled(t, Single, []scenario.Packet{
+		hop(0, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"),
+		hop(0, "nat-a", "203.0.113.1:5", "203.0.113.2:9", "probe"),
+		hop(5, "b", "10.0.0.3:1", "203.0.113.1:5", "probe"), // the other one's crosses it
+		hop(5, "nat-b", "203.0.113.2:9", "203.0.113.1:5", "probe"),
+		drop(hop(20, "nat-b", "203.0.113.1:5", "203.0.113.2:9", "probe"), "filtered"),
+		hop(25, "nat-a", "203.0.113.2:9", "10.0.0.2:1", "probe"),
+		hop(25, "a", "203.0.113.2:9", "10.0.0.2:1", "probe"),
+		hop(26, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"), // another one
+	})
+	ms := time.Millisecond
+	want := []Step{
+		{At: 0, Until: 0, From: "a", End: "nat-b", What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2:9", Count: 1, Dropped: true, Why: "filtered"},
+		{At: 5 * ms, Until: 5 * ms, From: "b", End: "a", What: "probe", Source: "203.0.113.2:9", Target: "203.0.113.1:5", Count: 1},
+		{At: 26 * ms, Until: 26 * ms, From: "a", End: "a", What: "probe", Source: "10.0.0.2:1", Target: "203.0.113.2:9", Count: 1},
+	}
+	if diff := cmp.Diff(want, s.Steps); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
+	var trace []scenario.Packet
+	for i := range 2048 {
+		to := fmt.Sprintf("203.0.113.2:%d", 1024+i)
+		trace = append(trace, hop(2*i, "a", "10.0.0.2:1", to, "probe"), drop(hop(2*i, "nat-b", "203.0.113.1:5", to, "probe"), "no mapping"))
+		if i%100 == 0 { // other traffic in between
+			trace = append(trace, hop(2*i, "b", "10.0.0.3:1", "198.51.100.1:3478", fmt.Sprint("keep ", i)))
+		}
+	}
+	for i := range 3 {
+		trace = append(trace, hop(10_000+100*i, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"))
+	}
+	s := sampled(t, Single, trace)
+	first := s.Steps[0]
+	want := Step{At: 0, Until: 2 * 2047 * time.Millisecond, From: "a", End: "nat-b", What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2", Count: 2048,
+		Dropped: true, Why: "no mapping"}
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Error(diff)
+	}
+	if len(s.Steps) != 1+21+3 {
+		t.Errorf("%d steps", len(s.Steps))
+	}
+}
+
+func TestOfALongTraceBothEndsAreKept(t *testing.T) {
+	var trace []scenario.Packet
+	for i := range 500 {
+		trace = append(trace, drop(hop(1000*i, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"), "lost"))
+	}
+	s := sampled(t, Single, trace)
+	if len(s.Steps) != firstSteps+lastSteps || s.Steps[firstSteps].Skipped != 500-firstSteps-lastSteps || s.Steps[len(s.Steps)-1].At != 499*time.Second {
+		t.Errorf("%d steps, %d skipped, the last at %v", len(s.Steps), s.Steps[firstSteps].Skipped, s.Steps[len(s.Steps)-1].At)
+	}
+}
+
+func TestOfALongLogTheEndIsKeptByWholeLines(t *testing.T) {
+	p := planned(t, Config{Matrix: "rfc3489"})
+	log := strings.Repeat("a line\n", maxLog)
+	s := newSample(p.Cells[0].Scenario, 1, scenario.Result{Logs: map[string]string{"b": log, "a": "short\xff"}})
+	if s.Logs[0] != (Log{"a", "short?"}) || len(s.Logs[1].Text) > maxLog+40 || !strings.HasPrefix(s.Logs[1].Text, "(the beginning is left out)\na line\n") {
+		t.Errorf("%q ... %q", s.Logs[0], s.Logs[1].Text[:60])
+	}
+}
