@@ -28,7 +28,7 @@ type line struct {
 
 // curves are how long it took, and what it cost.
 func curves(r *matrix.Result) (times, packets chart) {
-	times = chart{about: "Share of runs that were direct within a time", label: matrix.Millis}
+	times = chart{about: "Share of runs that were direct within a time", label: round}
 	packets = chart{about: "Share of runs that spent at most so many packets", label: func(v float64) string { return fmt.Sprintf("%.0f", v) }}
 	for _, w := range matrix.Ways {
 		if v := r.Times(w); len(v) > 0 {
@@ -41,6 +41,14 @@ func curves(r *matrix.Result) (times, packets chart) {
 	times.scale(10, 1000)
 	packets.scale(1, 100)
 	return times, packets
+}
+
+// round writes a whole power of ten of milliseconds.
+func round(ms float64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.0f s", ms/1000)
 }
 
 // scale sets the axis to powers of ten around all values, and around two that are always to be on it.

@@ -12,9 +12,9 @@ import (
 
 // Sizes in a picture, in pixels at 100 %.
 const (
-	letter   = 7.2 // width of a letter of 12 pixels, about
-	bigCell  = 74
-	bigRow   = 48
+	letter   = 8.8 // width of a bold capital of 12 pixels, about
+	bigCell  = 98
+	bigRow   = 50
 	tinyCell = 16
 	bigMost  = 16 // columns, of a picture whose cells have text
 )
