@@ -154,6 +154,13 @@ type NetcheckFamily struct {
 	Mapped    netip.AddrPort `json:"mapped,omitzero"`
 	Mapping   string         `json:"mapping"`   // RFC 4787's words, or "unknown"
 	Filtering string         `json:"filtering"` // likewise
+	// NAT has both again, in the words that nodes tell each other, and what else is known.
+	NAT NAT `json:"nat"`
+	// Outside are the addresses that servers see of this machine: several at a time, if the NAT pools them
+	// arbitrarily.
+	Outside []netip.Addr `json:"outside"`
+	// Prospects are sentences on what all that means for direct connections, and on what is not known, and why.
+	Prospects []string `json:"prospects"`
 }
 
 // NetcheckRelay is one relay's answers.

@@ -23,6 +23,10 @@ func documents() map[string]any {
 	at := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
 	addrs := []netip.Addr{netip.MustParseAddr("100.64.0.7"), netip.MustParseAddr("fd12::7")}
 	endpoint := netip.MustParseAddrPort("192.0.2.1:3478")
+	nat := weft.NAT{
+		Mapping: weft.EndpointIndependentMapping, Filtering: weft.AddressDependentFiltering,
+		Allocation: weft.SequentialAllocation, Step: -2, Hairpin: weft.Supported,
+	}
 	return map[string]any{
 		"status": weft.Status{
 			Schema: weft.SchemaVersion, Version: "1.2.3", State: weft.Running,
@@ -50,8 +54,8 @@ func documents() map[string]any {
 		},
 		"netcheck": weft.Netcheck{
 			Schema: weft.SchemaVersion, UDP: true,
-			IPv4:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "endpoint-independent", Filtering: "unknown"},
-			IPv6:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "unknown", Filtering: "unknown"},
+			IPv4:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "endpoint-independent", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}},
+			IPv6:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "unknown", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}},
 			Relays:    []weft.NetcheckRelay{{Name: "home", UDPms: 1.5, StreamMS: 2.5, Stream: "websocket", Error: "e"}},
 			Interface: []string{"eth0"}, Problems: []string{"p"},
 		},

@@ -13,11 +13,13 @@ func (a *app) netcheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "netcheck",
 		Short: "Find out what the NATs between this machine and the world do",
-		Long:  "Find out what the NATs between this machine and the world do, in RFC 4787's words. Exit code 1 when nothing answers.",
-		Args:  noArgs,
+		Long: `Find out what the NATs between this machine and the world do, in RFC 4787's words, and what that means for direct
+connections. It needs relays to ask: one tells where it sees this machine, a second port how ports are treated, a
+second relay at another address the rest. Exit code 1 when nothing answers.`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !a.json {
-				fmt.Fprintln(a.err, "asking the network's relays, some seconds ...")
+				fmt.Fprintln(a.err, "asking the network's relays, up to 20 seconds ...")
 			}
 			n, err := a.client().Netcheck(c.Context())
 			if err != nil {
@@ -50,7 +52,10 @@ func (a *app) printNetcheck(n weft.Netcheck) {
 			fmt.Fprintf(a.out, "%s        no\n", f.name)
 			continue
 		}
-		fmt.Fprintf(a.out, "%s        seen as %s; mapping %s, filtering %s\n", f.name, f.Mapped, f.Mapping, f.Filtering)
+		fmt.Fprintf(a.out, "%s        seen as %s; mapping %s, filtering %s%s\n", f.name, f.Mapped, f.Mapping, f.Filtering, natRest(f.NAT))
+		for _, p := range f.Prospects {
+			fmt.Fprintf(a.out, "            %s\n", p)
+		}
 	}
 	fmt.Fprintf(a.out, "interfaces  %s\n", strings.Join(n.Interface, ", "))
 	for _, r := range n.Relays {
@@ -63,4 +68,16 @@ func (a *app) printNetcheck(n weft.Netcheck) {
 	for _, p := range n.Problems {
 		fmt.Fprintf(a.out, "! %s\n", p)
 	}
+}
+
+// natRest says what is known of a NAT beyond mapping and filtering. Without a NAT there is no such thing.
+func natRest(n weft.NAT) string {
+	if n.Mapping == weft.NoNAT {
+		return ""
+	}
+	ports := n.Allocation.String()
+	if n.Allocation == weft.SequentialAllocation {
+		ports += fmt.Sprintf(" (%+d)", n.Step)
+	}
+	return fmt.Sprintf(", ports %s, hairpin %s", ports, n.Hairpin)
 }

@@ -3,20 +3,26 @@ package node
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"weft"
 	"weft/gather"
 	"weft/host"
 	"weft/relay"
+	"weft/stun"
 )
 
-// netcheckPatience bounds all of a netcheck: RFC 5780's tests wait for answers that do not come.
-const netcheckPatience = 8 * time.Second
+// relaysPatience and natPatience bound the two halves of a netcheck: relays that are not there, and tests that
+// wait for answers that a NAT keeps out.
+const (
+	relaysPatience = 8 * time.Second
+	natPatience    = 12 * time.Second
+)
 
 // Netcheck asks the relays, which answer STUN, what they see of this machine.
 func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
-	ctx, cancel := context.WithTimeout(ctx, netcheckPatience)
+	relaysCtx, cancel := context.WithTimeout(ctx, relaysPatience)
 	defer cancel()
 	doc := weft.Netcheck{Schema: weft.SchemaVersion, Relays: []weft.NetcheckRelay{}, Interface: []string{}, Problems: []string{}}
 	m := d.state.Map()
@@ -40,7 +46,7 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	var servers4, servers6 []netip.AddrPort
 	for _, r := range m.Relays {
 		line := weft.NetcheckRelay{Name: r.Name}
-		addrs, err := relayUDPAddrs(ctx, r, lookupAddrs)
+		addrs, err := relayUDPAddrs(relaysCtx, r, lookupAddrs)
 		if err != nil {
 			line.Error = err.Error()
 		}
@@ -50,11 +56,11 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 			} else {
 				servers6 = append(servers6, a)
 			}
-			if rtt, err := gather.RTT(ctx, a); err == nil && (line.UDPms == 0 || ms(rtt) < line.UDPms) {
+			if rtt, err := gather.RTT(relaysCtx, a); err == nil && (line.UDPms == 0 || ms(rtt) < line.UDPms) {
 				line.UDPms = ms(rtt)
 			}
 		}
-		line.StreamMS, line.Stream, err = streamCheck(ctx, d.liveStream(ctx, r.ID), relay.StreamConfig{
+		line.StreamMS, line.Stream, err = streamCheck(relaysCtx, d.liveStream(relaysCtx, r.ID), relay.StreamConfig{
 			Relay: r, NodeKey: identity.Node, Logger: d.log, Ticket: func() []byte { return m.Ticket },
 		})
 		if err != nil {
@@ -62,8 +68,14 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 		}
 		doc.Relays = append(doc.Relays, line)
 	}
-	doc.IPv4 = family(ctx, servers4, v4)
-	doc.IPv6 = family(ctx, servers6, v6)
+	// Only now: what else sends from this machine takes ports, of which the tests look at the order.
+	natCtx, cancel := context.WithTimeout(ctx, natPatience)
+	defer cancel()
+	probers, probe := d.probers(natCtx)
+	var both sync.WaitGroup
+	both.Go(func() { doc.IPv4 = family(natCtx, servers4, v4, probers, probe) })
+	both.Go(func() { doc.IPv6 = family(natCtx, servers6, v6, probers, probe) })
+	both.Wait()
 	doc.UDP = doc.IPv4.Works || doc.IPv6.Works
 	if !doc.UDP {
 		doc.Problems = append(doc.Problems, "no STUN server answers over UDP: a firewall blocks it, and everything goes through a relay's stream")
@@ -71,17 +83,31 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	return doc, nil
 }
 
-func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr) weft.NetcheckFamily {
-	f := weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown"}
+// probers are the relays that the running network is bound to, and how to have them probe.
+func (d *Daemon) probers(ctx context.Context) ([]stun.Prober, probeFunc) {
+	var me *mesh
+	if d.do(ctx, func() error { me = d.mesh; return nil }) != nil || me == nil {
+		return nil, nil
+	}
+	var s gather.Surroundings
+	me.ask(ctx, func(time.Time) { s = me.surroundings() })
+	return s.Probers, me.probe
+}
+
+type probeFunc = func(context.Context, netip.AddrPort, stun.Probe) bool
+
+func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr, probers []stun.Prober, probe probeFunc) weft.NetcheckFamily {
+	f := weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown", Outside: []netip.Addr{}, Prospects: []string{}}
 	if len(servers) == 0 || len(local) == 0 {
 		return f
 	}
-	r, err := gather.Behaviour(ctx, gather.BehaviourConfig{Servers: servers, Local: local})
+	r, err := gather.Behaviour(ctx, gather.BehaviourConfig{Servers: servers, Local: local, Probers: probers, Probe: probe})
 	if err != nil || len(r.Seen) == 0 {
 		return f
 	}
-	f.Works, f.Mapped = true, r.Seen[0].Mapped
+	f.Works, f.Mapped, f.NAT, f.Outside = true, r.Seen[0].Mapped, r.NAT, r.Outside
 	f.Mapping, f.Filtering = mappingWords[r.Mapping], filteringWords[r.Filtering]
+	f.Prospects = prospects(r)
 	return f
 }
 
