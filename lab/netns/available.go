@@ -43,7 +43,7 @@ var available = sync.OnceValue(func() error {
 	if err := tool("", "ip", "netns", "exec", name, "nft", "--version"); err != nil {
 		return fmt.Errorf("programs cannot be run in network namespaces here: %w", err)
 	}
-	if err := loadRules(name, ruleset(Symmetric)+cut(cutAll)+damage(1)); err != nil {
+	if err := loadRules(name, ruleset(FullCone, nth(insidePrefix4, 2))+cut(cutAll)+damage(1)); err != nil {
 		return fmt.Errorf("nftables with NAT does not work in this kernel: %w", err)
 	}
 	return nil

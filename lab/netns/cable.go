@@ -20,8 +20,9 @@ type station interface {
 // but [Host.SetLink] may change it.
 func WithLink(l vnet.LinkConfig) HostOption { return func(c *hostConfig) { c.link = &l } }
 
-// WithAddr gives a host, or a router outside, this IPv4 address of its network instead of the next in turn.
-func WithAddr(a netip.Addr) HostOption { return func(c *hostConfig) { c.addr = a } }
+// WithAddrs gives a host, or a router outside, this IPv4 address of its network instead of the next in turn. A router
+// of [Network.AddNATRouter] may have several.
+func WithAddrs(list ...netip.Addr) HostOption { return func(c *hostConfig) { c.addrs = list } }
 
 // bay is the lab's patchbay, made when it is first needed.
 func (l *Lab) bay() (*patchbay, error) {

@@ -18,6 +18,9 @@ const (
 	// Symmetric gives every destination a new random outside port and lets in only that
 	// destination: address- and port-dependent mapping and filtering.
 	Symmetric NAT = "symmetric"
+	// FullCone is a PortRestrictedCone with all UDP that nobody asked for forwarded to the first host behind it, as
+	// home routers' "exposed host" does: endpoint-independent mapping and filtering, for that one host.
+	FullCone NAT = "full-cone"
 	// Firewall translates nothing; it lets in only answers to what went out.
 	Firewall NAT = "firewall"
 	// None is a plain router with public addresses behind it.
@@ -25,25 +28,28 @@ const (
 )
 
 func (n NAT) valid() bool {
-	return n == PortRestrictedCone || n == Symmetric || n == Firewall || n == None
+	return n == PortRestrictedCone || n == FullCone || n == Symmetric || n == Firewall || n == None
 }
 
-func (n NAT) translates() bool { return n == PortRestrictedCone || n == Symmetric || n == translated }
+func (n NAT) translates() bool {
+	return n == PortRestrictedCone || n == FullCone || n == Symmetric || n == translated
+}
 
 // ruleset writes the nftables rules of a router. Chains "cut" and "damage" are empty; they are
-// filled while the lab runs. stateful tables are made only where the kind needs them, so that a
+// filled while the lab runs. first is the host that a FullCone exposes. stateful tables are made only where the kind needs them, so that a
 // plain router tracks nothing.
 //
 // Unsolicited packets to the router's own address die in INPUT. This is not only what home routers
 // do: conntrack sees a stranger's probe in PREROUTING, and if INPUT accepted it the entry would be
 // confirmed and occupy the very tuple that our own first packet to that stranger needs. The kernel
 // would then pick another outside port, and the cone would have become symmetric.
-func ruleset(nat NAT) string {
+func ruleset(nat NAT, first netip.Addr) string {
 	var b strings.Builder
 	stateful := ""
 	if nat != None {
 		stateful = `
 			ct state established,related accept
+			ct status dnat accept
 			iifname "wan" drop`
 		fmt.Fprint(&b, `
 	table inet lab {
@@ -79,6 +85,16 @@ func ruleset(nat NAT) string {
 		}
 	}
 `, how)
+	}
+	if nat == FullCone {
+		fmt.Fprintf(&b, `
+	table ip labnat {
+		chain prerouting {
+			type nat hook prerouting priority dstnat; policy accept;
+			iifname "wan" meta l4proto udp dnat to %v
+		}
+	}
+`, first)
 	}
 	return b.String()
 }

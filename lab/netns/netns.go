@@ -156,6 +156,9 @@ func New(ctx context.Context, prefix string, options ...Option) (*Lab, error) {
 	return l, nil
 }
 
+// PublicPrefix is the IPv4 prefix of every lab's public network.
+func PublicPrefix() netip.Prefix { return publicPrefix4 }
+
 // Public returns the public network.
 func (l *Lab) Public() *Network { return l.public }
 

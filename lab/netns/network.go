@@ -54,11 +54,11 @@ type Host struct {
 type HostOption func(*hostConfig)
 
 type hostConfig struct {
-	v6   bool
-	addr netip.Addr
-	pool int
-	hops uint8
-	link *vnet.LinkConfig
+	v6    bool
+	addrs []netip.Addr
+	pool  int
+	hops  uint8
+	link  *vnet.LinkConfig
 }
 
 // WithIPv6 gives a host a global IPv6 address beside its IPv4 address, and a router a /64 of its
@@ -125,7 +125,7 @@ func (n *Network) attach(name, link string, options []HostOption) (*Host, error)
 	for _, o := range options {
 		o(&config)
 	}
-	if config.pool > 1 || config.hops > 0 {
+	if config.pool > 1 || len(config.addrs) > 1 || config.hops > 0 {
 		return nil, errors.New("several addresses and hops are for routers with a NAT of the laboratory's own")
 	}
 	namespace, err := n.lab.namespace(name)
@@ -182,7 +182,7 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 	return batch(n.gateway, "link set "+h.peer+" addrgenmode none master "+lanLink+" up")
 }
 
-// reserve takes addresses of the network: the one that was asked for, or the next ones in turn. The number names
+// reserve takes addresses of the network: those that were asked for, or the next ones in turn. The number names
 // the port of the network's bridge.
 func (n *Network) reserve(config hostConfig) (number int, addrs []netip.Addr, err error) {
 	if n.number == 0 {
@@ -190,7 +190,7 @@ func (n *Network) reserve(config hostConfig) (number int, addrs []netip.Addr, er
 	}
 	n.number++
 	number = n.number
-	if a := config.addr; a.IsValid() {
+	for _, a := range config.addrs {
 		last := !n.prefix4.Contains(a.Next())
 		if !n.prefix4.Contains(a) || a == n.prefix4.Masked().Addr() || last {
 			return 0, nil, fmt.Errorf("%v is no address of a host in %v", a, n.prefix4)

@@ -130,6 +130,16 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s ended (%s): %s", p.Name, how, lastLines(p.Log(), 5))
 }
 
+// Failed reports whether the program has ended otherwise than with exit code 0.
+func (p *Process) Failed() bool {
+	select {
+	case <-p.done:
+		return p.err != nil
+	default:
+		return false
+	}
+}
+
 // Log returns what the program has printed until now.
 func (p *Process) Log() string {
 	content, err := os.ReadFile(p.LogPath)

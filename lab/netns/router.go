@@ -45,7 +45,7 @@ func (n *Network) addRouter(name string, nat NAT, options []HostOption) (*Router
 	}
 	r.inside = inside
 	// The rules stand before the first packet can pass.
-	if err := loadRules(host.namespace, ruleset(nat)); err != nil {
+	if err := loadRules(host.namespace, ruleset(nat, nth(inside.prefix4, 2))); err != nil {
 		return nil, err
 	}
 	if err := inside.raise(); err != nil {

@@ -113,6 +113,8 @@ type Event struct {
 	Bytes    int            `json:"bytes"`
 	Verdict  string         `json:"verdict"` // in words; those of drops are counted in Counts
 	Dropped  bool           `json:"dropped,omitempty"`
+	// Payload is what follows the UDP header, as it came; it is good until Trace returns.
+	Payload []byte `json:"-"`
 }
 
 // Verdicts that lab/vnet has no word for, because addresses alone do not show them.
@@ -347,6 +349,9 @@ func (r *Router) event(now time.Time, from Leg, p packet, verdict string) Event 
 		Bytes: len(p.ip), Verdict: verdict}
 	if p.shape != malformed {
 		e.TTL = p.ttl()
+	}
+	if p.shape == flow && p.proto == protoUDP {
+		e.Payload = p.l4[8:]
 	}
 	return e
 }
