@@ -133,6 +133,23 @@ func TestEveryCellIsAScenarioThatCanBeWrittenDown(t *testing.T) {
 	}
 }
 
+// The whole of what a Config asks for, as it is written down.
+func TestTheConditionsAreThoseThatWereAskedFor(t *testing.T) {
+	var text strings.Builder
+	for _, c := range []Config{
+		{Matrix: "rfc3489", Row: "full-cone", Col: "symmetric"},
+		{Matrix: "rfc3489", Row: "full-cone", Col: "symmetric", Layout: Double, Pool: 4, Loss: 0.05, Late: true, Ports: weft.SequentialAllocation},
+		{Matrix: "rfc3489", Row: "full-cone/symmetric", Col: "symmetric/restricted-cone", Layout: DoubleDifferent, Pool: 2},
+		{Matrix: "rfc3489", Row: "full-cone", Col: "symmetric", Layout: Hairpin, Pool: 4, Loss: 0.05, Late: true},
+		{Matrix: "rfc3489", Row: "symmetric", Col: "two-lans", Layout: Shared, Ports: weft.PreservingAllocation},
+		{Matrix: "rfc3489", Row: "symmetric", Col: "one-lan", Layout: Shared},
+	} {
+		cell := planned(t, c).Cells[0]
+		fmt.Fprintf(&text, "# %s\n%s\n", cell.Scenario.Name, scenario.Format(cell.Scenario))
+	}
+	golden(t, "cells.txt", text.String())
+}
+
 func TestOneCellCanBeAskedFor(t *testing.T) {
 	p := planned(t, Config{Row: "EIM-APDF", Col: "ADM-ADF"})
 	if len(p.Cells) != 1 || p.Cells[0].Row != "EIM-APDF" || p.Cells[0].Col != "ADM-ADF" || len(p.Rows) != 9 || p.Cells[0].Possible != Sprayed {

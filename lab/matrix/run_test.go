@@ -72,6 +72,9 @@ func TestACellIsDirectWhenEnoughOfItsRunsAre(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if got := r.Cells[0].Way; (got == Relayed) != (c.want == Relay) {
+			t.Errorf("%d of 100 where %s is possible: the cell goes by %s", c.direct, c.possible, got)
+		}
 		if got := r.Cells[0].Verdict; got != c.want || r.Cells[0].Share != float64(c.direct)/100 {
 			t.Errorf("%d of 100 where %s is possible: %s, %v", c.direct, c.possible, got, r.Cells[0].Share)
 		}
