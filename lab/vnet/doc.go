@@ -29,17 +29,17 @@
 //
 // Spray: one side, the opener, opens SprayOpeners sockets by sending from each to the other's known address. The
 // other, the prober, sends SprayProbes probes from one socket to as many ports of the opener's known IP address,
-// which find 8 openers on average; the replies leave from the mappings that were hit. A probe that finds a mapping
-// still has to pass its filter, which was opened for the prober's known endpoint. So either the prober's chain is
+// which find 8 openers on average; the replies leave from the mappings that were hit. Openers need not arrive, and
+// had better not (a low time to live). A probe that finds a mapping still has to pass its filter, which was opened for the prober's known endpoint. So either the prober's chain is
 // endpoint-independent, and its probes come from exactly there; or all filters of the opener's chain look at the
 // IP address only, and the prober's IP address is known. If both can be opener or prober, either serves where
 // all addresses are known.
 //
 // Predict: both sides' ports depend on the destination and their filters on ports, but the outermost NAT of each
-// gives ports in an order: sequentially, or preserving the port of a socket that nothing has been sent from
-// before (and then STUN must not be asked from it: that would use its port up). Each side tells the other which
-// port it expects to get, and both send there. It takes quiet NATs. Where ports of one side only can be foretold
-// the oracle says Never. That is a little too strict for one kind: if the side with the foretold port has
+// gives ports in an order: sequentially, or all of them preserving the port of a socket that nothing has been sent
+// from before (and then STUN must not be asked from it: that would use its port up). Each side tells the other
+// which port it expects to get, and both send there. It takes quiet NATs. Where ports of one side only can be
+// foretold the oracle says Never. That is a little too strict for one kind: if the side with the foretold port has
 // address-dependent mapping, it could probe from it, and the other side spray openers at it.
 //
 // Never: by luck only.

@@ -154,8 +154,12 @@ type reach struct {
 	admits admission
 	// strictest is the strictest filter, to a socket that has sent through it.
 	strictest weft.Filtering
-	// predictable: the port of a new mapping can be foretold.
-	predictable bool
+	// predictable: the outside port that a fresh socket has towards the peer can be foretold. preserves: it is
+	// the socket's own, if nothing was sent from it before. Otherwise a server is asked from it, and says which
+	// port came before the one in question.
+	predictable, preserves bool
+	// fixed: where ports last came in an order, every socket has one for all destinations.
+	fixed bool
 	// onKnown is the share of new mappings that have the known IP address outside, varies whether a socket's own
 	// mappings differ in that.
 	onKnown float64
@@ -175,10 +179,10 @@ const (
 )
 
 func newReach(s Side) reach {
-	r := reach{name: s.Name, independent: true, sameIP: true, strictest: weft.EndpointIndependentFiltering,
+	r := reach{name: s.Name, independent: true, sameIP: true, preserves: true, strictest: weft.EndpointIndependentFiltering,
 		onKnown: 1, openers: SprayOpeners, probes: SprayProbes}
 	portDependent := false
-	for i, c := range s.NATs {
+	for _, c := range s.NATs {
 		own := c.Mapping <= weft.EndpointIndependentMapping
 		r.independent = r.independent && own
 		portDependent = portDependent || c.Mapping == weft.AddressAndPortDependentMapping
@@ -196,16 +200,7 @@ func newReach(s Side) reach {
 		}
 		r.admits = max(r.admits, a)
 		r.strictest = max(r.strictest, c.Filtering)
-		switch {
-		case c.Mapping == weft.NoNAT:
-			r.predictable = r.predictable || i == 0
-		case c.Allocation == weft.SequentialAllocation:
-			r.predictable = true
-		case c.Allocation == weft.PreservingAllocation:
-			r.predictable = r.predictable || i == 0
-		default:
-			r.predictable = false
-		}
+		r.foretell(c)
 		limit := SprayProbes
 		for _, l := range []int{c.MaxMappings, c.MaxPerHost} {
 			if l > 0 {
@@ -232,6 +227,21 @@ func (r *reach) pool(c NATConfig) {
 		r.sameIP, r.onKnown = r.independent, 1/n
 	case r.onKnown < 1: // paired, but with an inside address that is not always the same
 		r.onKnown = 1 / n
+	}
+}
+
+// foretell is about the ports that a NAT further out gives to new mappings.
+func (r *reach) foretell(c NATConfig) {
+	switch {
+	case c.Mapping == weft.NoNAT:
+	case c.Allocation == weft.PreservingAllocation:
+		// Over ports that come in an order, it keeps the order. But if asking a server took the one port that a
+		// socket has inside of here, the peer's mapping gets another.
+		r.predictable = r.preserves || r.predictable && !r.fixed
+	default:
+		r.preserves = false
+		r.predictable = c.Allocation == weft.SequentialAllocation && r.sameIP // every address counts for itself
+		r.fixed = r.independent
 	}
 }
 
