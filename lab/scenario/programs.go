@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"weft"
@@ -35,4 +36,9 @@ func ProbeAnswer(output string) (path weft.PathKind, ok bool) {
 	}
 	last := words[len(words)-1]
 	return weft.PathKind(last), last == "direct" || last == "relay"
+}
+
+// Programs reports whether the scenario runs programs of others, which take real machines.
+func (s Scenario) Programs() bool {
+	return len(s.Probes) > 0 || slices.ContainsFunc(s.Hosts, func(h Host) bool { return len(h.Run) > 0 })
 }
