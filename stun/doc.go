@@ -17,7 +17,8 @@
 //	            Responder.Respond ─▶ Reply     what to send, from which socket, to whom
 //	now ──────▶ Transaction.Poll ─▶ packet     one question, repeated until answered
 //	            Transaction.Handle ─▶ Result   the address that the server saw
-//	now ──────▶ Discovery.Poll/Handle ─▶ Report   RFC 4787's words for the NAT
+//	now ──────▶ Discovery.Poll ─▶ Action       what to send, by which of its sockets
+//	            Discovery.Handle ─▶ Report     RFC 4787's words for the NAT
 //
 // # What the responder refuses
 //
@@ -45,14 +46,47 @@
 // take any datagram with their transaction ID, an error too, as proof that the
 // NAT let it in. With [Alternates], [Reply].From names the socket that must send.
 //
+// A second port costs nothing, and tells half of what a second address does. A
+// responder with [Responder].Ports names the other one in [AttrAlternatePort] and
+// serves a CHANGE-REQUEST for the port alone; RFC 5780 has no words for that, so
+// the attribute is ours, and who does not know it skips it.
+//
 // # What discovery claims
 //
-// [ClassifyMapping] compares what several servers, or several ports of one, saw of
-// the same socket. It rests on exclusion: two ports of one address that see
-// different mappings leave only address and port-dependent mapping; two addresses
+// [Discovery] never guesses: whatever the servers at hand can't show is Unknown.
+//
+// Mapping: [ClassifyMapping] compares what several servers, or several ports of
+// one, saw of the same socket. It rests on exclusion: two ports of one address that
+// see different mappings leave only address and port-dependent mapping; two addresses
 // that see the same leave only endpoint-independent mapping. Two addresses that
 // differ exclude only the latter, and without a pair of ports the answer is
-// Unknown. [Discovery] adds RFC 5780's filtering tests, in which silence is the
-// evidence; silence is believed only of a socket that answers when asked directly
-// afterwards. What cannot be known is Unknown, and never guessed.
+// Unknown. The first server is asked again at the end: a mapping that has moved
+// shows what time did, and not what the destination does.
+//
+// Filtering: RFC 5780's tests, in which silence is the evidence, from a socket that
+// has sent to one server alone. Where no server has a second address, a relay at
+// another one is had to send a packet that nothing asked for: see [Action]. Silence
+// is believed if what was silent answers when asked directly, if the mapping stands,
+// and if the share of packets that were seen to be lost does not explain it.
+//
+// Port allocation: [ClassifyAllocation] compares what sockets got that asked one
+// after the other. Hairpinning: two sockets send to each other's outside address,
+// both of them, because a NAT that hairpins applies its filter (RFC 4787, REQ-9).
+// What arrives shows that it does; that nothing does shows the opposite only where
+// it is known that the filters were open to what was sent, which they are not
+// where each destination is shown another port, or where unasked packets spoil a
+// mapping.
+//
+//	                      mapping      filtering    ports  hairpinning
+//	two relays, one of
+//	 them with two ports   all          all (*)      all    if EIM or EIF
+//	two, one port each     EIM or not   EIF or not   all    if EIM or EIF; that not: if EIF
+//	one with two ports     APDM or not  APDF or not  all    that it does, if EIM or EIF
+//	one with one port      -            -            all    that it does, if EIM or EIF
+//
+// (*) if the other one probes; otherwise APDF or not. That there is no NAT shows in
+// one answer. With several outside addresses, and sockets now at one and now at
+// another, mappings are compared as a whole, address and port; ports in a row are
+// looked for at each address; and a relay's probe is waited for by a socket at the
+// address to which the relay sends, if there is one.
 package stun

@@ -3,6 +3,7 @@ package stun
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -25,6 +26,7 @@ func seeds(f *testing.F) {
 	for _, attributes := range []string{
 		"0020 0000", "0001 0008 0001 1000 01020304", "8022 ffff 61626364", "0003 0004 00000006",
 		"000a 0003 00010200", "0009 0004 00000414", "0026 0000 0027 0004 1388 0000", "8028 0004 00000000",
+		"d757 0004 0d97 0000", "d757 0002 0d97 0000",
 	} {
 		f.Add(message(f, 0x0001, attributes))
 		f.Add(message(f, 0x0101, attributes))
@@ -79,7 +81,7 @@ func FuzzParse(f *testing.F) {
 func FuzzRespond(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, req []byte) {
-		for _, r := range []*Responder{{}, {Software: "weft"}, &twoAddresses} {
+		for _, r := range []*Responder{{}, {Software: "weft"}, &twoAddresses, &twoPorts} {
 			for _, c := range []struct {
 				from, local netip.AddrPort
 				overhead    int
@@ -97,7 +99,8 @@ func FuzzRespond(f *testing.F) {
 					if len(answer)+c.overhead > (len(req)+c.overhead)*3/2 {
 						t.Fatalf("%d bytes answered with %d", len(req), len(answer))
 					}
-					if reply.From != c.local {
+					if from := reply.From; r == &twoPorts && from.Addr() == c.local.Addr() && slices.Contains(r.Ports[:], from.Port()) {
+					} else if from != c.local {
 						t.Fatalf("a server with one address answers from %v", reply.From)
 					}
 				}
@@ -146,5 +149,44 @@ func FuzzHandle(f *testing.F) {
 				t.Fatal("answered and not over")
 			}
 		}
+	})
+}
+
+// Whoever answers, whatever he says: a discovery ends in time, and sends to nobody but the servers, their other ports
+// and addresses, and where we are said to be.
+func FuzzDiscovery(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerLen {
+			return
+		}
+		d := NewDiscovery(epoch, DiscoveryConfig{
+			Servers: []netip.AddrPort{server4, ap("192.0.2.3:3478")}, Ports: []uint16{1, 2, 3, 4, 5, 6, 7},
+			Probers: []Prober{{ap("192.0.2.3:3478"), client4.Addr()}}, Local: []netip.Addr{client4.Addr()},
+		})
+		now := epoch
+		for range 2000 {
+			a, next, done := d.Poll(now)
+			switch {
+			case done:
+				d.Report()
+				return
+			case a.Probe.Port != 0:
+				copy(b[8:], a.Probe.ID[:])
+				d.Handle(now, a.Socket, b, a.To)
+				d.Probed(now, a.Probe.ID, len(b)%2 == 0)
+			case a.Packet != nil:
+				if !a.To.IsValid() || a.To.Port() == 0 {
+					t.Fatalf("sends to %v", a.To)
+				}
+				copy(b[8:], a.Packet[8:headerLen])
+				d.Handle(now, a.Socket, b, a.To)
+			case !next.After(now):
+				t.Fatalf("at %v wants to be polled at %v", now, next)
+			default:
+				now = next
+			}
+		}
+		t.Fatalf("no end after %v", now.Sub(epoch))
 	})
 }

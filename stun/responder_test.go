@@ -26,6 +26,9 @@ var (
 	}
 )
 
+// twoPorts is a server with one address and two ports.
+var twoPorts = Responder{Ports: [2]uint16{3478, 3479}}
+
 // classic turns a request with a cookie into one of RFC 3489.
 func classic(b []byte) []byte {
 	b = bytes.Clone(b)
@@ -72,6 +75,12 @@ func TestAReplyIsTheseBytes(t *testing.T) {
 			"802b 0008 0001 0d96 c0000201" +
 			"802c 0008 0001 0d97 c0000202" +
 			"0001 0008 0001 9c40 c6336407"},
+		"one address, two ports": {twoPorts, bare, client4, server4, "0101 0014 2112a442" + id +
+			"0020 0008 0001 bd52 e721c045" +
+			"d757 0004 0d97 0000"},
+		"one address, two ports, IPv6": {twoPorts, bare, client6, server6, "0101 0020 2112a442" + id +
+			"0020 0014 0002 bd52 0113a9fa 01020304 05060708 090a0b0b" +
+			"d757 0004 0d97 0000"},
 		"multiplexed": {Responder{Software: "weft"}, AppendBindingRequest(nil, testID, Request{Fingerprint: true}), client4, netip.AddrPort{}, "0101 0020 2112a442" + id +
 			"0020 0008 0001 bd52 e721c045" +
 			"0001 0008 0001 9c40 c6336407" +
@@ -178,6 +187,39 @@ func TestAReplyLeavesFromTheSocketThatTheClientAskedFor(t *testing.T) {
 	}
 }
 
+func TestAServerWithTwoPortsNamesTheOtherAndAnswersFromIt(t *testing.T) {
+	for _, addr := range []string{"192.0.2.1", "0.0.0.0", "[2001:db8:1::1]", "[::]"} {
+		for _, ports := range [][2]string{{"3478", "3479"}, {"3479", "3478"}} {
+			local, other := ap(addr+":"+ports[0]), ap(addr+":"+ports[1])
+			client := client4
+			if local.Addr().Is6() {
+				client = client6
+			}
+			for change, from := range map[Change]netip.AddrPort{0: local, ChangePort: other} {
+				reply, m := respond(t, &twoPorts, AppendBindingRequest(nil, testID, Request{Change: change}), client, local)
+				if reply.From != from || reply.To != client || m.Mapped != client || m.OtherPort != other.Port() || m.Other.IsValid() {
+					t.Errorf("to %v, change %d: from %v to %v, mapped %v, other port %d, other address %v",
+						local, change, reply.From, reply.To, m.Mapped, m.OtherPort, m.Other)
+				}
+			}
+			for _, change := range []Change{ChangeIP, ChangeIP | ChangePort} {
+				reply, m := respond(t, &twoPorts, AppendBindingRequest(nil, testID, Request{Change: change}), client, local)
+				if m.Code != CodeUnknownAttribute || reply.From != local {
+					t.Errorf("to %v, change %d: error %d from %v", local, change, m.Code, reply.From)
+				}
+			}
+			// RFC 3489 knows no such server: its clients get what they get from one with one port.
+			reply, m := respond(t, &twoPorts, classic(AppendBindingRequest(nil, testID, Request{})), client, local)
+			if reply.From != local || m.OtherPort != 0 {
+				t.Errorf("to %v, RFC 3489: from %v, other port %d", local, reply.From, m.OtherPort)
+			}
+			if reply, ok := twoPorts.Respond(nil, classic(AppendBindingRequest(nil, testID, Request{Change: ChangePort})), client, local); ok {
+				t.Errorf("to %v, RFC 3489: answered from %v", local, reply.From)
+			}
+		}
+	}
+}
+
 func TestAServerWithOneAddressRefusesToChangeIt(t *testing.T) {
 	cases := map[string]struct {
 		r     Responder
@@ -193,6 +235,10 @@ func TestAServerWithOneAddressRefusesToChangeIt(t *testing.T) {
 		"a third address":    {twoAddresses, ap("192.0.2.3:3478")},
 		"a wildcard socket":  {twoAddresses, ap("0.0.0.0:3478")},
 		"an unknown socket":  {twoAddresses, netip.AddrPort{}},
+		"a third port":       {twoPorts, ap("192.0.2.1:3480")},
+		"no port":            {twoPorts, netip.AddrPort{}},
+		"one port twice":     {Responder{Ports: [2]uint16{3478, 3478}}, server4},
+		"half of two ports":  {Responder{Ports: [2]uint16{3478, 0}}, server4},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -211,8 +257,8 @@ func TestAServerWithOneAddressRefusesToChangeIt(t *testing.T) {
 				}
 			}
 			_, m := respond(t, &tc.r, AppendBindingRequest(nil, testID, Request{}), client4, tc.local)
-			if m.Other.IsValid() {
-				t.Errorf("OTHER-ADDRESS %v from a server that can't honour it", m.Other)
+			if m.Other.IsValid() || m.OtherPort != 0 {
+				t.Errorf("OTHER-ADDRESS %v, alternate port %d from a server that can't honour it", m.Other, m.OtherPort)
 			}
 		})
 	}
@@ -285,8 +331,8 @@ func TestAReplyIsHardlyLargerThanItsRequest(t *testing.T) {
 		requests[fmt.Sprintf("%d unknown, classic", n)] = classic(b)
 	}
 	one := Responder{Software: "some software that has a name"}
-	two := twoAddresses
-	two.Software = one.Software
+	two, ports := twoAddresses, twoPorts
+	two.Software, ports.Software = one.Software, one.Software
 	for name, req := range requests {
 		for _, tc := range []struct {
 			r           *Responder
@@ -295,6 +341,7 @@ func TestAReplyIsHardlyLargerThanItsRequest(t *testing.T) {
 			limit       float64
 		}{
 			{&one, client4, server4, 28, 1.5}, {&one, client6, server6, 48, 1.5},
+			{&ports, client4, server4, 28, 1.5}, {&ports, client6, server6, 48, 1.5},
 			{&two, client4, server4, 28, 2.5}, {&two, client6, server6, 48, 2.5},
 		} {
 			reply, ok := tc.r.Respond(nil, req, tc.from, tc.local)
@@ -328,12 +375,14 @@ func TestALongRequestHasRoomForOurName(t *testing.T) {
 func TestAnsweringAllocatesNothing(t *testing.T) {
 	dst := make([]byte, 0, MaxReply)
 	for name, req := range answerable(t) {
-		if n := testing.AllocsPerRun(100, func() {
-			if _, ok := twoAddresses.Respond(dst, req, client6, server6); !ok {
-				t.Fatal("no answer")
+		for _, r := range []*Responder{&twoAddresses, &twoPorts} {
+			if n := testing.AllocsPerRun(100, func() {
+				if _, ok := r.Respond(dst, req, client6, server6); !ok && r == &twoAddresses {
+					t.Fatal("no answer")
+				}
+			}); n != 0 {
+				t.Errorf("%s: %v allocations", name, n)
 			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
 }

@@ -107,7 +107,11 @@ func (d *Discovery) begin(now time.Time) {
 			d.ask(d.filter.socket, base.to, ChangePort)
 		}
 	}
-	if sockets = slices.Delete(sockets, at, at+1); len(sockets) >= 2 && d.Report().Mapping != weft.NoNAT {
+	// What goes to where the base says that we are is small and little, should it lie.
+	sockets = slices.DeleteFunc(sockets, func(q *question) bool {
+		return q == d.filter || q.result.Mapped.Addr().IsLoopback() && !base.to.Addr().IsLoopback()
+	})
+	if len(sockets) >= 2 && d.Report().Mapping != weft.NoNAT {
 		d.loop = &loop{next: now}
 		for i, q := range sockets[:2] {
 			d.loop.ends[i] = end{q: q, id: NewTransactionID()}

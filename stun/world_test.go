@@ -26,12 +26,15 @@ type world struct {
 	// disturb is done once, at that time after the start.
 	disturb   func(*world)
 	disturbAt time.Duration
+	bare      uint16                             // the port of the only socket, where the discovery is not told
+	forge     func(*stun.Discovery, stun.Action) // what a stranger does when a probe is asked for
 
 	rand   *rand.Rand
 	now    time.Time
 	start  time.Time
 	flight []flight
 	begun  map[stun.TransactionID]time.Time
+	asked  map[netip.AddrPort]bool
 	sent   int
 }
 
@@ -64,7 +67,7 @@ func newWorld(t testing.TB, c vnet.NATConfig) *world {
 	t.Helper()
 	return &world{
 		nat: newNAT(t, c), servers: map[netip.AddrPort]server{}, rtt: 30 * time.Millisecond,
-		rand: rand.New(rand.NewPCG(c.Seed, 2)), now: epoch, start: epoch, begun: map[stun.TransactionID]time.Time{},
+		rand: rand.New(rand.NewPCG(c.Seed, 2)), now: epoch, start: epoch, begun: map[stun.TransactionID]time.Time{}, asked: map[netip.AddrPort]bool{},
 	}
 }
 
@@ -218,6 +221,10 @@ func (w *world) discover(t testing.TB, servers ...netip.AddrPort) (stun.Report, 
 func (w *world) run(t testing.TB, c stun.DiscoveryConfig) (stun.Report, time.Duration) {
 	t.Helper()
 	d := stun.NewDiscovery(w.now, c)
+	ports := c.Ports
+	if ports == nil {
+		ports = []uint16{w.bare}
+	}
 	if w.disturb != nil {
 		w.after(w.disturbAt, flight{do: func() { w.disturb(w) }})
 	}
@@ -228,18 +235,21 @@ func (w *world) run(t testing.TB, c stun.DiscoveryConfig) (stun.Report, time.Dur
 			w.paced(t)
 			return d.Report(), w.now.Sub(w.start)
 		case a.Probe.Port != 0:
+			if w.forge != nil {
+				w.forge(d, a)
+			}
 			w.probe(d, a)
 			continue
 		case a.Packet != nil:
 			w.note(a)
-			w.leave(netip.AddrPortFrom(hostIP, c.Ports[a.Socket]), a.To, a.Packet)
+			w.leave(netip.AddrPortFrom(hostIP, ports[a.Socket]), a.To, a.Packet)
 			continue
 		}
 		if len(w.flight) > 0 && !w.flight[0].at.After(next) {
 			f := w.flight[0]
 			w.flight = w.flight[1:]
 			w.now = f.at
-			switch socket := slices.Index(c.Ports, f.to.Port()); {
+			switch socket := slices.Index(ports, f.to.Port()); {
 			case f.do != nil:
 				f.do()
 			case !f.inside:
@@ -258,6 +268,7 @@ func (w *world) run(t testing.TB, c stun.DiscoveryConfig) (stun.Report, time.Dur
 
 func (w *world) note(a stun.Action) {
 	w.sent++
+	w.asked[a.To] = true
 	m, err := stun.Parse(a.Packet)
 	if err == nil && m.Class == stun.ClassRequest && w.begun[m.ID].IsZero() {
 		w.begun[m.ID] = w.now
