@@ -261,8 +261,9 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 	a.meet(now)
 	a.heard = now
 	p := a.find(came)
-	if p == nil && came.Method == weft.Direct {
+	if p == nil && came.Method == weft.Direct && a.attempts.run.takes(now) {
 		p = a.reflexive(now, came)
+		a.struck(now)
 	}
 	if p != nil {
 		p.heard = now

@@ -40,9 +40,9 @@ const (
 	passGrow  = 4
 	maxPasses = 4
 	// Allowance is how many packets attempts with one peer may cost this node at once, whatever the peer asks for,
-	// and allowanceEvery how fast that comes back: 6 packets a second to where the peer is. Two sprays, from
-	// either side, and all rounds of prediction are within it.
-	Allowance      = 2 * (MaxProbes + maxTargets*MaxSockets)
+	// and allowanceEvery how fast that comes back: 6 packets a second to where the peer is. All that a plan has is
+	// within it, whichever side this is.
+	Allowance      = SprayTries * (MaxProbes + MaxSockets)
 	allowanceEvery = time.Second / 6
 	// leastAllowance is what it takes to begin.
 	leastAllowance = MaxSockets
@@ -92,11 +92,12 @@ type attempt struct {
 	secret [16]byte  // of which the transactions are made
 	packet int       // sent
 
-	say   wire.Attempt // our last message
-	again time.Time    // it is repeated; zero: no more
-	said  int
-	asked bool // Actions.Open went out
-	hit   bool // something came by it
+	say    wire.Attempt // our last message
+	again  time.Time    // it is repeated; zero: no more
+	said   int
+	asked  bool      // Actions.Open went out
+	hits   int       // addresses by which something came through
+	struck time.Time // the first of the last few
 
 	sockets []Opened
 	targets []netip.Addr
@@ -217,7 +218,7 @@ func (a *Agent) lead(now time.Time) {
 	if !p.plain {
 		first = plainBriefly
 	}
-	if len(p.steps) == 0 || t.pass == maxPasses || !a.due(now, a.campaign.began.Add(first)) || !t.next.IsZero() && !a.due(now, t.next) {
+	if len(p.steps) == 0 || t.pass == maxPasses || p.sure && t.pass > 0 || !a.due(now, a.campaign.began.Add(first)) || !t.next.IsZero() && !a.due(now, t.next) {
 		return
 	}
 	if room := t.allowance(now); room < leastAllowance {
@@ -584,7 +585,7 @@ func (run *attempt) lateness() string {
 	switch {
 	case run.phase == opening:
 		return "the sockets were not opened in time"
-	case run.hit:
+	case run.hits > 0:
 		return "something got through, and its answer did not"
 	}
 	return "nothing got through"

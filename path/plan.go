@@ -15,11 +15,17 @@ const (
 	believedEIM     = 0.8
 	believedKinder  = 0.3 // a filter that looks at the address at most
 	believedPredict = 0.9 // ports that are given in order, on a quiet NAT
+	// believedOneIP is that what a NAT sends comes from the one of its addresses that is known.
+	believedOneIP = 0.95
 )
 
 // PredictRounds is how often prediction is tried in a row: each costs 64 packets, and somebody else's connection
 // through the same NAT at the wrong moment spoils one.
 const PredictRounds = 6
+
+// SprayTries is how often ports are sprayed in a row where it should work. One of 4,000 misses; but between NATs with four
+// addresses each, of which one is known, every seventh does.
+const SprayTries = 4
 
 // A step is one attempt of a plan.
 type step struct {
@@ -32,6 +38,9 @@ type step struct {
 // but only the one that leads acts on it.
 type plan struct {
 	plain bool // plain punching may work
+	// sure says that it should. If it does not, the NATs are not what they seem, or have several addresses: the steps
+	// are worth a try, and not many.
+	sure  bool
 	steps []step
 }
 
@@ -46,10 +55,8 @@ type plan struct {
 //
 // With prediction, if both sides' next ports can be told.
 func planFor(leader, follower weft.NAT) plan {
-	p := plan{plain: plainChance(leader, follower) > 0}
-	if plainChance(leader, follower) == 1 {
-		return p // and what stands in the way is none of the two
-	}
+	chance := plainChance(leader, follower)
+	p := plan{plain: chance > 0, sure: chance == 1}
 	if predictable(leader) && predictable(follower) {
 		for range PredictRounds {
 			p.steps = append(p.steps, step{way: wire.Predict, chance: believedPredict})
@@ -63,6 +70,9 @@ func planFor(leader, follower weft.NAT) plan {
 		if c := sprayChance(opener, prober); c > 0 {
 			p.steps = append(p.steps, step{way: wire.Spray, leaderOpens: opens, chance: c})
 		}
+	}
+	for i := 0; len(p.steps) > i && len(p.steps) < SprayTries && p.steps[i].chance >= believedOneIP; i++ {
+		p.steps = append(p.steps, p.steps[i])
 	}
 	slices.SortStableFunc(p.steps, func(a, b step) int { return cmp.Compare(b.chance, a.chance) })
 	return p
@@ -108,7 +118,11 @@ func plainChance(a, b weft.NAT) float64 {
 	return either(either(one(a), one(b)), fixed(a)*fixed(b))
 }
 
-func sprayChance(opener, prober weft.NAT) float64 { return either(kinder(opener), fixed(prober)) }
+// sprayChance prefers a prober whose address is known with its port to an opener that lets in what comes from the
+// address that is thought to be the prober's.
+func sprayChance(opener, prober weft.NAT) float64 {
+	return either(believedOneIP*kinder(opener), fixed(prober))
+}
 
 // predictable reports whether the outside port of a NAT's next mapping can be told: for sure, as what depends on it is
 // futile otherwise.

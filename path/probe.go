@@ -182,9 +182,6 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 	if m.Path != 0 { // zero is a ping by hand, of no path
 		a.inbound.number(now, came, m.Path)
 	}
-	if p != nil && came.Method == weft.Direct && p.health.state == Untested {
-		a.struck(now)
-	}
 	if p == nil || now.Sub(p.probe.last) < triggeredGap {
 		return
 	}

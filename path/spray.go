@@ -24,6 +24,11 @@ const (
 	OpenerTTL = 4
 	// batch is how long packets are gathered for, so that timers need not be exact.
 	batch = 10 * time.Millisecond
+	// maxHits is how many pairs are made of where a spray gets through. Where ports are told, all of them do, and the
+	// first is as good as any.
+	maxHits = 4
+	// hitPause is how long no more ports are guessed after a hit: two round trips or so.
+	hitPause = lapGap
 	// spareFor is how long a socket is kept by whose pair the peer was heard, while that is not known to work.
 	spareFor = 5 * time.Second
 )
@@ -78,18 +83,31 @@ func (a *Agent) sprayed(now time.Time, came weft.Via, p *pair, tx wire.TxID) {
 	if run == nil || p == nil || came.Method != weft.Direct || run.transaction(came.Link, came.Addr) != tx {
 		return
 	}
-	a.struck(now)
 	if now.Sub(p.probe.last) >= triggeredGap {
 		p.probe.asked = true
 	}
 }
 
-// struck notes that something got through: rounds see to it that it is asked again if that is lost.
+// struck notes that something got through by a new pair. Rounds see to it that the pair is asked again if that is
+// lost, and no more ports are guessed until it had time to answer.
 func (a *Agent) struck(now time.Time) {
-	if run := a.attempts.run; run != nil && !run.hit {
-		run.hit = true
+	run := a.attempts.run
+	if run == nil {
+		return
+	}
+	if run.hits++; run.hits%maxHits == 1 {
+		run.struck = now
 		a.campaign.begin(now, RetryRounds)
 	}
+	if run.role == probes {
+		run.pause = now.Add(hitPause)
+	}
+}
+
+// takes reports whether a pair is to be made of where a message came from. Those of a spray that gets through
+// everywhere would drive each other out before they are asked.
+func (run *attempt) takes(now time.Time) bool {
+	return run == nil || run.hits == 0 || run.hits%maxHits != 0 || now.Sub(run.struck) > grace
 }
 
 // hints is what the peer may know of the ports that its probes or ours will meet.
@@ -164,6 +182,9 @@ func (a *Agent) probe(now time.Time, out *Actions) {
 	link, _, ok := a.probeBy()
 	if !ok {
 		a.finish(now, wire.Exhausted, "this node has lost its IPv4 address")
+		return
+	}
+	if !run.pause.IsZero() && !a.due(now, run.pause) {
 		return
 	}
 	for run.turn < MaxProbes {
