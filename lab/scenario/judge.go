@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,6 +79,19 @@ func (h *History) First(a, b string, path weft.PathKind) (time.Duration, bool) {
 		}
 	}
 	return 0, false
+}
+
+// Changes are all changes of paths, in order.
+func (h *History) Changes() (list []Change) {
+	for p, changes := range h.paths {
+		for _, c := range changes {
+			list = append(list, Change{c.at, p[0], p[1], c.path})
+		}
+	}
+	slices.SortFunc(list, func(x, y Change) int {
+		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.A, y.A), cmp.Compare(x.B, y.B))
+	})
+	return list
 }
 
 // SetFlows notes what became of the flows so far. The slices are looked at whenever something is judged.

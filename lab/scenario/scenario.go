@@ -197,6 +197,7 @@ type Result struct {
 	Pairs    []PairResult      `json:"pairs"`
 	Outcomes []Outcome         `json:"outcomes"`
 	Flows    []FlowResult      `json:"flows,omitempty"`
+	Changes  []Change          `json:"changes,omitempty"` // of the pairs' paths, in order
 	Trace    []Packet          `json:"trace,omitempty"`
 	Logs     map[string]string `json:"logs,omitempty"` // by host
 	Elapsed  time.Duration     `json:"elapsed_ns"`     // scenario time, not the clock's
@@ -211,6 +212,14 @@ type PairResult struct {
 	Packets     int           `json:"packets,omitempty"`         // datagrams that both spent on finding a direct path
 	Reason      string        `json:"reason,omitempty"`          // A's, of its last change of path
 	Way         string        `json:"way,omitempty"`             // how the direct path was found, or A's address of B
+}
+
+// A Change is when a pair's path became another.
+type Change struct {
+	At   time.Duration `json:"at_ns"`
+	A    string        `json:"a"`
+	B    string        `json:"b"`
+	Path weft.PathKind `json:"path"`
 }
 
 // An Outcome is what became of an expectation.

@@ -85,7 +85,7 @@ func (w *world) happened(now time.Duration) bool {
 func (w *world) result(backend string, outcomes []scenario.Outcome) scenario.Result {
 	r := scenario.Result{
 		Scenario: w.s.Name, Backend: backend, Seed: w.o.Seed, Elapsed: w.elapsed(), Outcomes: outcomes,
-		OK: !slices.ContainsFunc(outcomes, func(o scenario.Outcome) bool { return !o.OK }), Flows: w.history.Results(),
+		OK: !slices.ContainsFunc(outcomes, func(o scenario.Outcome) bool { return !o.OK }), Flows: w.history.Results(), Changes: w.history.Changes(),
 		Logs: map[string]string{},
 	}
 	for i, a := range w.nodes {
