@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"weft"
 	"weft/stun"
 )
 
@@ -27,6 +28,10 @@ type BehaviourConfig struct {
 	// latest. Without them it stays unknown whether a filter that asks for the port would ask for the address.
 	Probers []stun.Prober
 	Probe   func(ctx context.Context, server netip.AddrPort, p stun.Probe) (sent bool)
+
+	// Progress, if it is not nil, is told what is known already, whenever that is more: the mapping after a round
+	// trip or two, what silence shows some seconds later. It is called by Behaviour's goroutine.
+	Progress func(stun.Report)
 }
 
 // Behaviour runs the tests of package stun against the servers from fresh sockets. It returns when there is
@@ -65,8 +70,13 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 	probed := make(chan answer)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var told weft.NAT
 	for {
 		a, next, done := d.Poll(time.Now())
+		if r := d.Report(); cfg.Progress != nil && !done && r.NAT != told {
+			told = r.NAT
+			cfg.Progress(r)
+		}
 		switch {
 		case done:
 			return d.Report(), nil

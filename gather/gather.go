@@ -4,7 +4,8 @@
 //
 // [Hosts] is a pure filter over what the host says of its interfaces. [Reflexive] is pure too: it is given the
 // socket's datagrams and the time, and says what to send. [Behaviour] does IO of its own, on sockets that
-// carry nothing else, because the tests of RFC 5780 want a socket without history.
+// carry nothing else, because the tests of RFC 5780 want a socket without history; it runs package stun's
+// Discovery. [WatchNAT] does so in the background, for as long as the daemon runs.
 package gather
 
 import (

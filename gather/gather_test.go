@@ -1,8 +1,6 @@
 package gather
 
 import (
-	"context"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -125,40 +123,5 @@ func TestAnAnswerFromSomebodyElseIsNotTaken(t *testing.T) {
 	r.Poll(now, func(_ netip.AddrPort, b []byte) { asked = append([]byte(nil), b...) })
 	if mine, _ := r.Handle(now, fakeServer(t, asked, server, ap("203.0.113.66:6")), ap("198.51.100.66:3478")); mine {
 		t.Error("an answer was taken from an address that was not asked")
-	}
-}
-
-func TestBehaviourOfAMachineWithoutNATIsSeenOnLoopback(t *testing.T) {
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	go func() {
-		var r stun.Responder
-		local := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			if reply, ok := r.Respond(nil, buf[:n], from, local); ok {
-				conn.WriteToUDPAddrPort(reply.Packet, reply.To)
-			}
-		}
-	}()
-	defer conn.Close()
-	server := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	r, err := Behaviour(ctx, BehaviourConfig{Servers: []netip.AddrPort{server}, Local: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Mapping != weft.NoNAT {
-		t.Errorf("mapping is %s", r.Mapping)
-	}
-	if rtt, err := RTT(ctx, server); err != nil || rtt <= 0 {
-		t.Errorf("RTT is %v, %v", rtt, err)
 	}
 }

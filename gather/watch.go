@@ -1,10 +1,12 @@
 package gather
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"weft"
@@ -13,7 +15,7 @@ import (
 
 const (
 	// watchEvery is how often a NAT is looked at that nobody says has changed: a router's restart with other
-	// settings is rare, and a discovery costs some 60 packets.
+	// settings is rare, and a discovery costs some 80 packets.
 	watchEvery = 20 * time.Minute
 	// watchRetry is the wait after a discovery that no server answered; it doubles, up to watchEvery.
 	watchRetry = 15 * time.Second
@@ -45,10 +47,12 @@ type NATs struct{ IPv4, IPv6 weft.NAT }
 // A NATWatch keeps finding out what the NATs on the way out do, in the background and on sockets of its own. It
 // may be used by many goroutines at once.
 type NATWatch struct {
-	cfg     WatchConfig
-	found   chan NATs
-	recheck chan struct{}
-	moved   chan struct{}
+	cfg   WatchConfig
+	found chan NATs
+	// discover finds out what there is to know, now, and tells on the way what it knows in part.
+	discover func(ctx context.Context, inPart func(NATs)) (n NATs, answered bool)
+	recheck  chan struct{}
+	moved    chan struct{}
 }
 
 // WatchNAT begins a watch that ends with ctx: it looks at once, then whenever told to, and every 20 minutes.
@@ -59,12 +63,13 @@ func WatchNAT(ctx context.Context, cfg WatchConfig) *NATWatch {
 	w := &NATWatch{
 		cfg: cfg, found: make(chan NATs, 1), recheck: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}
+	w.discover = w.behave
 	go w.run(ctx)
 	return w
 }
 
-// Found is what is known, whenever that changes: a channel of one place, where the new takes the place of what
-// nobody fetched. It is closed when the watch ends.
+// Found is what is known, whenever that changes, in part first: a channel of one place, where the new takes the
+// place of what nobody fetched. It is closed when the watch ends.
 func (w *NATWatch) Found() <-chan NATs { return w.found }
 
 // Recheck looks again: servers came or went.
@@ -94,6 +99,8 @@ func (w *NATWatch) run(ctx context.Context) {
 		}
 		w.found <- n // the one sender: there is room now
 	}
+	var full NATs // what the last discovery that came to its end found
+	inPart := func(part NATs) { tell(NATs{cmp.Or(full.IPv4, part.IPv4), cmp.Or(full.IPv6, part.IPv6)}) }
 	retry := watchRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -102,7 +109,8 @@ func (w *NATWatch) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.moved:
-			tell(NATs{})
+			full = NATs{}
+			tell(full)
 			retry = watchRetry
 			timer.Reset(watchSettle)
 			continue
@@ -112,12 +120,11 @@ func (w *NATWatch) run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		n, answered, interrupted := w.look(ctx)
-		switch {
-		case interrupted:
-			timer.Reset(watchSettle)
+		switch n, answered, interrupted := w.look(ctx, inPart); {
+		case interrupted: // the next round says why
 		case answered:
-			tell(n)
+			full = NATs{refine(full.IPv4, n.IPv4), refine(full.IPv6, n.IPv6)}
+			tell(full)
 			retry = watchRetry
 			timer.Reset(watchEvery)
 		default:
@@ -127,55 +134,92 @@ func (w *NATWatch) run(ctx context.Context) {
 	}
 }
 
-// look runs a discovery per address family, side by side. It reports whether any server answered, and whether the
-// network changed meanwhile, so that the outcome means nothing.
-func (w *NATWatch) look(ctx context.Context) (n NATs, answered, interrupted bool) {
+// refine is what is known after another look. What that could not tell is as it was, if the NAT seems to be the same:
+// a packet that was lost takes nothing away.
+func refine(old, now weft.NAT) weft.NAT {
+	if now.Mapping == weft.MappingUnknown || now.Mapping != old.Mapping {
+		return now
+	}
+	now.Filtering = cmp.Or(now.Filtering, old.Filtering)
+	now.Hairpin = cmp.Or(now.Hairpin, old.Hairpin)
+	if now.Allocation == weft.AllocationUnknown {
+		now.Allocation, now.Step = old.Allocation, old.Step
+	}
+	return now
+}
+
+// look runs a discovery of both families. It reports whether any server answered, and whether the network changed
+// meanwhile, so that the outcome means nothing.
+func (w *NATWatch) look(ctx context.Context, inPart func(NATs)) (n NATs, answered, interrupted bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchPatience)
 	defer cancel()
+	parts := make(chan NATs)
 	type outcome struct {
-		report stun.Report
-		err    error
+		n        NATs
+		answered bool
 	}
-	var families [2]chan outcome
-	s := w.cfg.Surroundings(ctx)
-	for i := range families {
-		is6 := i == 1
-		cfg := BehaviourConfig{
-			Servers: slices.DeleteFunc(slices.Clone(s.Servers), func(a netip.AddrPort) bool { return a.Addr().Unmap().Is6() != is6 }),
-			Local:   slices.DeleteFunc(slices.Clone(s.Local), func(a netip.Addr) bool { return a.Unmap().Is6() != is6 }),
-			Probers: slices.DeleteFunc(slices.Clone(s.Probers), func(p stun.Prober) bool { return p.Server.Addr().Unmap().Is6() != is6 }),
-			Probe:   w.cfg.Probe,
-		}
-		families[i] = make(chan outcome, 1)
-		if len(cfg.Servers) == 0 || len(cfg.Local) == 0 {
-			families[i] <- outcome{}
-			continue
-		}
-		go func() {
-			r, err := Behaviour(ctx, cfg)
-			families[i] <- outcome{r, err}
-		}()
-	}
-	for i, family := range families {
-		var o outcome
+	whole := make(chan outcome, 1)
+	go func() {
+		n, answered := w.discover(ctx, func(part NATs) {
+			select {
+			case parts <- part:
+			case <-ctx.Done():
+			}
+		})
+		whole <- outcome{n, answered}
+	}()
+	for {
 		select {
-		case o = <-family:
+		case part := <-parts:
+			inPart(part)
+		case o := <-whole:
+			return o.n, o.answered, false
 		case <-w.moved:
 			ring(w.moved)
-			interrupted = true
 			cancel()
-			o = <-family
-		}
-		if o.err != nil {
-			w.cfg.Logger.Debug("the NAT's behaviour cannot be found out", "ipv6", i == 1, "error", o.err)
-			continue
-		}
-		answered = answered || len(o.report.Seen) > 0
-		if i == 0 {
-			n.IPv4 = o.report.NAT
-		} else {
-			n.IPv6 = o.report.NAT
+			<-whole
+			return NATs{}, false, true
 		}
 	}
-	return n, answered, interrupted
+}
+
+// behave runs the discoveries of both families side by side.
+func (w *NATWatch) behave(ctx context.Context, inPart func(NATs)) (n NATs, answered bool) {
+	s := w.cfg.Surroundings(ctx)
+	var mu sync.Mutex // of what follows
+	var wg sync.WaitGroup
+	for _, is6 := range []bool{false, true} {
+		nat := &n.IPv4
+		if is6 {
+			nat = &n.IPv6
+		}
+		other := func(a netip.Addr) bool { return a.Unmap().Is6() != is6 }
+		cfg := BehaviourConfig{
+			Servers: slices.DeleteFunc(slices.Clone(s.Servers), func(a netip.AddrPort) bool { return other(a.Addr()) }),
+			Local:   slices.DeleteFunc(slices.Clone(s.Local), other),
+			Probers: slices.DeleteFunc(slices.Clone(s.Probers), func(p stun.Prober) bool { return other(p.Server.Addr()) }),
+			Probe:   w.cfg.Probe,
+			Progress: func(r stun.Report) {
+				mu.Lock()
+				*nat = r.NAT
+				part := n
+				mu.Unlock()
+				inPart(part)
+			},
+		}
+		if len(cfg.Servers) == 0 || len(cfg.Local) == 0 {
+			continue
+		}
+		wg.Go(func() {
+			r, err := Behaviour(ctx, cfg)
+			if err != nil {
+				w.cfg.Logger.Debug("the NAT's behaviour cannot be found out", "ipv6", is6, "error", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			*nat, answered = r.NAT, answered || len(r.Seen) > 0
+		})
+	}
+	wg.Wait()
+	return n, answered
 }
