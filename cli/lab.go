@@ -29,6 +29,6 @@ func (a *app) labCommand() *cobra.Command {
 		},
 	}
 	show.Flags().BoolVar(&keep, "keep", false, "leave it running until interrupted, to look around")
-	c.AddCommand(show)
+	c.AddCommand(show, a.labNatCommand())
 	return c
 }

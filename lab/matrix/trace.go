@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"weft"
 	"weft/lab/scenario"
 )
 
@@ -16,16 +17,24 @@ const (
 	// burst is the longest pause between datagrams of one bundle: a spray has 500 a second, single probes come
 	// a tenth of a second apart and stay single.
 	burst = 25 * time.Millisecond
+	// repeated is the longest pause where nothing is learnt from telling datagrams apart: those that were dropped at the
+	// same place for the same reason, and what goes to servers and comes from them.
+	repeated = 500 * time.Millisecond
+	// afterwards is for how long the trace goes on once there is a direct path.
+	afterwards = 100 * time.Millisecond
 	// flight is the longest time from one place to the next for the same datagram.
 	flight = time.Second
-	// firstSteps and lastSteps are how many are kept from either end.
-	firstSteps, lastSteps = 40, 30
+	// maxSteps is how many are kept; of these, firstSteps and lastSteps from either end whatever they are.
+	maxSteps, firstSteps, lastSteps = 70, 20, 20
+	// crowd is how many datagrams make a step worth keeping: no plain round has as many.
+	crowd = 20
 )
 
 // A Step is a datagram's journey, or that of several alike in a row, bundled.
 type Step struct {
 	At, Until time.Duration // when the first and the last of them set out
 	From, End string        // lanes: the machine that sent it, and the one where it ended
+	Via       []string      // lanes that it passed in between
 	What      string
 	Source    string // its source address where it ended; "" if those of a bundle differ
 	Target    string // where it was addressed to when it set out; without the port if those of a bundle differ
@@ -38,6 +47,7 @@ type Step struct {
 // A journey is a datagram on its way through the trace.
 type journey struct {
 	from, end       string
+	via             []string
 	at, last        time.Duration
 	target          string
 	nowFrom, nowTo  string
@@ -48,12 +58,14 @@ type journey struct {
 // newSample makes a sample of a run's trace.
 func newSample(s scenario.Scenario, seed uint64, res scenario.Result) *Sample {
 	out := &Sample{Seed: seed, Lanes: lanes(s)}
-	steps := bundle(journeys(s, res.Trace))
-	if n := len(steps); n > firstSteps+lastSteps {
-		steps[n-lastSteps].Skipped = n - firstSteps - lastSteps
-		steps = slices.Delete(steps, firstSteps, n-lastSteps)
+	place := places(s)
+	all := place.journeys(res.Trace)
+	if len(res.Pairs) > 0 && res.Pairs[0].Path == weft.PathDirect {
+		end := res.Pairs[0].DirectAfter + afterwards
+		all = slices.DeleteFunc(all, func(j *journey) bool { return j.at > end })
 	}
-	out.Steps = slices.Clone(steps)
+	steps := place.bundle(all)
+	out.Steps = place.abridge(steps)
 	for _, host := range slices.Sorted(maps.Keys(res.Logs)) {
 		text := res.Logs[host]
 		if len(text) > maxLog {
@@ -66,7 +78,8 @@ func newSample(s scenario.Scenario, seed uint64, res scenario.Result) *Sample {
 	return out
 }
 
-// lanes are the machines of a cell from left to right: from a outwards, the servers, and inwards to b.
+// lanes are the machines of a cell from left to right: from a outwards, the internet, where what has no destination
+// ends, the servers, and inwards to b.
 func lanes(s scenario.Scenario) []string {
 	on := map[string]string{}
 	for _, r := range s.Routers {
@@ -82,7 +95,7 @@ func lanes(s scenario.Scenario) []string {
 		}
 		return up
 	}
-	out := append([]string{"a"}, chain("a")...)
+	out := append(append([]string{"a"}, chain("a")...), scenario.Internet)
 	for _, h := range s.Hosts {
 		if h.Role == scenario.Server || h.Role == scenario.Relay {
 			out = append(out, h.Name)
@@ -98,43 +111,79 @@ func lanes(s scenario.Scenario) []string {
 	return out
 }
 
-// journeys follows each datagram from place to place. A trace does not number datagrams: one that is seen at a place
-// is the oldest that is under way, says the same, was not there yet and has kept its source or its destination, for a NAT changes one of them.
-// It ends where it is dropped, and at a host.
-func journeys(s scenario.Scenario, trace []scenario.Packet) (all []*journey) {
-	hosts := map[string]bool{}
-	for _, h := range s.Hosts {
-		hosts[h.Name] = true
+// A layout is what of a scenario tells where a datagram can go next.
+type layout struct {
+	on      map[string]string // what each machine is on
+	router  map[string]bool
+	servers map[string]bool
+}
+
+func places(s scenario.Scenario) layout {
+	l := layout{map[string]string{}, map[string]bool{}, map[string]bool{}}
+	for _, r := range s.Routers {
+		l.on[r.Name], l.router[r.Name] = r.On, true
 	}
+	for _, h := range s.Hosts {
+		l.on[h.Name] = h.On
+		l.servers[h.Name] = h.Role == scenario.Server || h.Role == scenario.Relay
+	}
+	return l
+}
+
+// next tells whether p is what comes next of a datagram that is under way. A router changes the source of what comes from inside
+// and the destination of what comes from outside, and both of what it turns back.
+func (l layout) next(j *journey, p scenario.Packet) bool {
+	source, target := j.nowFrom == p.From, j.nowTo == p.To
+	switch {
+	case j.ending:
+		return false
+	case j.end == p.Where: // it got no further: its link lost it
+		return p.Dropped && source && target
+	case strings.HasSuffix(p.What, streamed): // by TCP, end to end
+		return source && target
+	case l.on[j.end] == p.Where: // outwards
+		return target || p.Why != "" && !p.Dropped && l.router[p.Where]
+	case l.on[p.Where] == j.end, l.on[j.end] == l.on[p.Where]: // inwards, or across
+		return source && (target || l.router[p.Where])
+	}
+	return false
+}
+
+// streamed marks what went by a stream.
+const streamed = " (stream)"
+
+// journeys follows each datagram from place to place. A trace does not number datagrams: what is seen at a place is
+// the oldest one under way that says the same and can have come there. It ends where it is dropped, and at a host.
+func (l layout) journeys(trace []scenario.Packet) (all []*journey) {
 	trace = slices.Clone(trace)
 	slices.SortStableFunc(trace, func(a, b scenario.Packet) int { return cmp.Compare(a.At, b.At) })
 	under := map[string][]*journey{} // way, by what they say
 	for _, p := range trace {
 		waiting := under[p.What]
-		for len(waiting) > 0 && p.At-waiting[0].last > flight {
+		for len(waiting) > 0 && (waiting[0].ending || p.At-waiting[0].last > flight) {
 			waiting = waiting[1:]
 		}
-		i := slices.IndexFunc(waiting, func(j *journey) bool {
-			return !j.ending && j.end != p.Where && (j.nowFrom == p.From || j.nowTo == p.To)
-		})
+		i := slices.IndexFunc(waiting, func(j *journey) bool { return l.next(j, p) })
 		var j *journey
 		if i < 0 {
 			j = &journey{from: p.Where, at: p.At, target: p.To, what: p.What}
 			all = append(all, j)
 			waiting = append(waiting, j)
 		} else {
-			j = waiting[i]
+			if j = waiting[i]; j.end != j.from && j.end != p.Where {
+				j.via = append(j.via, j.end)
+			}
 		}
 		j.end, j.last, j.nowFrom, j.nowTo, j.dropped = p.Where, p.At, p.From, p.To, p.Dropped
 		j.why = cmp.Or(p.Why, j.why)
-		j.ending = p.Dropped || i >= 0 && hosts[p.Where]
+		j.ending = p.Dropped || i >= 0 && !l.router[p.Where]
 		under[p.What] = waiting
 	}
 	return all
 }
 
 // bundle joins datagrams that go the same way to the same end in bursts.
-func bundle(all []*journey) (steps []Step) {
+func (l layout) bundle(all []*journey) (steps []Step) {
 	type key struct {
 		from, end, what, why, host string
 		dropped                    bool
@@ -142,7 +191,11 @@ func bundle(all []*journey) (steps []Step) {
 	last := map[key]int{}
 	for _, j := range all {
 		k := key{j.from, j.end, j.what, j.why, host(j.target), j.dropped}
-		if i, ok := last[k]; ok && j.at-steps[i].Until <= burst {
+		pause := burst
+		if j.dropped || l.servers[j.from] || l.servers[j.end] {
+			pause = repeated
+		}
+		if i, ok := last[k]; ok && j.at-steps[i].Until <= pause {
 			s := &steps[i]
 			s.Count++
 			s.Until = j.at
@@ -155,10 +208,42 @@ func bundle(all []*journey) (steps []Step) {
 			continue
 		}
 		last[k] = len(steps)
-		steps = append(steps, Step{At: j.at, Until: j.at, From: j.from, End: j.end, What: j.what, Source: j.nowFrom, Target: j.target,
+		steps = append(steps, Step{At: j.at, Until: j.at, From: j.from, End: j.end, Via: j.via, What: j.what, Source: j.nowFrom, Target: j.target,
 			Count: 1, Dropped: j.dropped, Why: j.why})
 	}
 	return steps
+}
+
+// abridge leaves out steps where there are too many, those first that tell the least: what goes on with servers.
+func (l layout) abridge(steps []Step) []Step {
+	n := len(steps)
+	if n <= maxSteps {
+		return steps
+	}
+	keep, left := make([]bool, n), maxSteps
+	for _, telling := range []func(int) bool{
+		func(i int) bool { return i < firstSteps || i >= n-lastSteps },
+		func(i int) bool { return steps[i].Count >= crowd },
+		func(i int) bool { return !l.servers[steps[i].From] && !l.servers[steps[i].End] },
+		func(int) bool { return true },
+	} {
+		for i := range steps {
+			if left > 0 && !keep[i] && telling(i) {
+				keep[i] = true
+				left--
+			}
+		}
+	}
+	out, skipped := make([]Step, 0, maxSteps), 0
+	for i, s := range steps {
+		if !keep[i] {
+			skipped++
+			continue
+		}
+		s.Skipped, skipped = skipped, 0
+		out = append(out, s)
+	}
+	return out
 }
 
 // host is an address without its port.

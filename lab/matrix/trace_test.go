@@ -1,7 +1,9 @@
 package matrix
 
 import (
+	stdcmp "cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +31,8 @@ func sampled(t *testing.T, l Layout, trace []scenario.Packet) *Sample {
 
 func TestLanesGoFromOneNodeOutwardsAndInwardsToTheOther(t *testing.T) {
 	for l, want := range map[Layout]string{
-		Single: "a nat-a server relay nat-b b", Double: "a inner-a nat-a server relay nat-b inner-b b",
-		Hairpin: "a nat-a carrier server relay nat-b b", Shared: "a nat server relay b",
+		Single: "a nat-a internet server relay nat-b b", Double: "a inner-a nat-a internet server relay nat-b inner-b b",
+		Hairpin: "a nat-a carrier internet server relay nat-b b", Shared: "a nat internet server relay b",
 	} {
 		if got := strings.Join(sampled(t, l, nil).Lanes, " "); got != want {
 			t.Errorf("%s: %s", l, got)
@@ -48,12 +50,15 @@ func TestADatagramIsFollowedThroughItsNATs(t *testing.T) {
 		hop(25, "nat-a", "203.0.113.2:9", "10.0.0.2:1", "probe"),
 		hop(25, "a", "203.0.113.2:9", "10.0.0.2:1", "probe"),
 		hop(26, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"), // another one
+		hop(27, "b", "10.0.0.3:1", "203.0.113.1:5", "pong"),
+		drop(hop(27, "b", "10.0.0.3:1", "203.0.113.1:5", "pong"), "lost on the link"),
 	})
 	ms := time.Millisecond
 	want := []Step{
-		{At: 0, Until: 0, From: "a", End: "nat-b", What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2:9", Count: 1, Dropped: true, Why: "filtered"},
-		{At: 5 * ms, Until: 5 * ms, From: "b", End: "a", What: "probe", Source: "203.0.113.2:9", Target: "203.0.113.1:5", Count: 1},
+		{At: 0, Until: 0, From: "a", End: "nat-b", Via: []string{"nat-a"}, What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2:9", Count: 1, Dropped: true, Why: "filtered"},
+		{At: 5 * ms, Until: 5 * ms, From: "b", End: "a", Via: []string{"nat-b", "nat-a"}, What: "probe", Source: "203.0.113.2:9", Target: "203.0.113.1:5", Count: 1},
 		{At: 26 * ms, Until: 26 * ms, From: "a", End: "a", What: "probe", Source: "10.0.0.2:1", Target: "203.0.113.2:9", Count: 1},
+		{At: 27 * ms, Until: 27 * ms, From: "b", End: "b", What: "pong", Source: "10.0.0.3:1", Target: "203.0.113.1:5", Count: 1, Dropped: true, Why: "lost on the link"},
 	}
 	if diff := cmp.Diff(want, s.Steps); diff != "" {
 		t.Error(diff)
@@ -64,7 +69,7 @@ func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
 	var trace []scenario.Packet
 	for i := range 2048 {
 		to := fmt.Sprintf("203.0.113.2:%d", 1024+i)
-		trace = append(trace, hop(2*i, "a", "10.0.0.2:1", to, "probe"), drop(hop(2*i, "nat-b", "203.0.113.1:5", to, "probe"), "no mapping"))
+		trace = append(trace, hop(2*i, "a", "10.0.0.2:1", to, "probe"), hop(2*i, "nat-a", "203.0.113.1:5", to, "probe"), drop(hop(2*i, "nat-b", "203.0.113.1:5", to, "probe"), "no mapping"))
 		if i%100 == 0 { // other traffic in between
 			trace = append(trace, hop(2*i, "b", "10.0.0.3:1", "198.51.100.1:3478", fmt.Sprint("keep ", i)))
 		}
@@ -74,7 +79,7 @@ func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
 	}
 	s := sampled(t, Single, trace)
 	first := s.Steps[0]
-	want := Step{At: 0, Until: 2 * 2047 * time.Millisecond, From: "a", End: "nat-b", What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2", Count: 2048,
+	want := Step{At: 0, Until: 2 * 2047 * time.Millisecond, From: "a", End: "nat-b", Via: []string{"nat-a"}, What: "probe", Source: "203.0.113.1:5", Target: "203.0.113.2", Count: 2048,
 		Dropped: true, Why: "no mapping"}
 	if diff := cmp.Diff(want, first); diff != "" {
 		t.Error(diff)
@@ -84,14 +89,39 @@ func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
 	}
 }
 
-func TestOfALongTraceBothEndsAreKept(t *testing.T) {
+func TestOfALongTraceThatIsKeptWhichTellsTheMost(t *testing.T) {
 	var trace []scenario.Packet
 	for i := range 500 {
-		trace = append(trace, drop(hop(1000*i, "a", "10.0.0.2:1", "203.0.113.2:9", "probe"), "lost"))
+		from, to := "10.0.0.2:1", "203.0.113.2:9"
+		if i > 100 { // what goes to servers tells less, though it is later
+			to = "203.0.113.100:3478"
+		}
+		trace = append(trace, hop(1000*i, "a", from, to, "ping"))
+		if i > 100 {
+			trace = append(trace, hop(1000*i, "nat-a", from, to, "ping"), hop(1000*i, "server", from, to, "ping"))
+		}
+	}
+	for i := range 30 {
+		trace = append(trace, hop(300_000+i, "b", "10.0.0.3:1", "203.0.113.1:9", "opener"))
 	}
 	s := sampled(t, Single, trace)
-	if len(s.Steps) != firstSteps+lastSteps || s.Steps[firstSteps].Skipped != 500-firstSteps-lastSteps || s.Steps[len(s.Steps)-1].At != 499*time.Second {
-		t.Errorf("%d steps, %d skipped, the last at %v", len(s.Steps), s.Steps[firstSteps].Skipped, s.Steps[len(s.Steps)-1].At)
+	var early, crowds, late, skipped int
+	for _, st := range s.Steps {
+		skipped += st.Skipped
+		switch {
+		case st.What == "opener":
+			crowds++
+		case st.At <= 100*time.Second:
+			early++
+		case st.At >= 480*time.Second:
+			late++
+		}
+	}
+	if len(s.Steps) != maxSteps || early != maxSteps-lastSteps-1 || crowds != 1 || late != lastSteps || skipped != 501-maxSteps {
+		t.Errorf("%d steps, %d early, %d crowds, %d late; %d skipped", len(s.Steps), early, crowds, late, skipped)
+	}
+	if !slices.IsSortedFunc(s.Steps, func(a, b Step) int { return stdcmp.Compare(a.At, b.At) }) {
+		t.Error("they are no longer in order")
 	}
 }
 

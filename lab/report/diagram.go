@@ -14,9 +14,9 @@ import (
 
 // Sizes of a sequence diagram, in pixels at 100 %.
 const (
-	timeWidth = 92
-	laneGap   = 84
-	textWidth = 560
+	timeWidth = 124
+	laneGap   = 72
+	textWidth = 720
 	headRow   = 26
 	stepRow   = 21
 )
@@ -48,8 +48,8 @@ func diagram(s *matrix.Sample) template.HTML {
 			fmt.Fprintf(&b, `<text class="what" x="%d" y="%d">⋮ %s more steps</text>`, text, y+4, grouped(st.Skipped))
 			y += stepRow
 		}
-		fmt.Fprintf(&b, `<text class="at end" x="%d" y="%d">%s</text>`, timeWidth-10, y+4, clock(st.At))
-		arrow(&b, s.Lanes, st, lane, y)
+		fmt.Fprintf(&b, `<text class="at end" x="%d" y="%d">%s</text>`, timeWidth-10, y+4, clock(st))
+		arrow(&b, st, lane, y)
 		fmt.Fprintf(&b, `<text class="what" x="%d" y="%d">%s</text>`, text, y+4, html.EscapeString(sentence(st)))
 		y += stepRow
 	}
@@ -58,7 +58,7 @@ func diagram(s *matrix.Sample) template.HTML {
 }
 
 // arrow draws a step: a line from lane to lane, a dot where it passed through, a head or a cross at its end.
-func arrow(b *strings.Builder, lanes []string, st matrix.Step, lane func(string) int, y int) {
+func arrow(b *strings.Builder, st matrix.Step, lane func(string) int, y int) {
 	from, end := lane(st.From), lane(st.End)
 	class := "way"
 	if st.Count > 1 {
@@ -73,10 +73,8 @@ func arrow(b *strings.Builder, lanes []string, st matrix.Step, lane func(string)
 	} else {
 		fmt.Fprintf(b, `<path class="%s" d="M%d %dH%d"/>`, class, from, y, end)
 	}
-	for _, name := range lanes {
-		if x := lane(name); x > min(from, end) && x < max(from, end) && !strings.HasPrefix(name, "server") && !strings.HasPrefix(name, "relay") {
-			fmt.Fprintf(b, `<circle class="hop" cx="%d" cy="%d" r="2.5"/>`, x, y)
-		}
+	for _, name := range st.Via {
+		fmt.Fprintf(b, `<circle class="hop" cx="%d" cy="%d" r="2.5"/>`, lane(name), y)
 	}
 	toward := 1
 	if end < from {
@@ -102,20 +100,17 @@ func sentence(st matrix.Step) string {
 		s += ", from " + st.Source
 	}
 	if st.Why != "" {
-		s += ": " + st.Why
-	}
-	if d := st.Until - st.At; d > 0 && st.Count > 1 {
-		s += ", within " + matrix.Millis(float64(d)/1e6)
+		s += ": " + strings.TrimPrefix(st.Why, "dropped: ") // the cross says so
 	}
 	return s
 }
 
-// clock writes a time since the beginning.
-func clock(d time.Duration) string {
-	if d < 0 {
-		return "before"
+// clock writes when a step was, from and to where it lasted.
+func clock(st matrix.Step) string {
+	if st.Until-st.At >= time.Millisecond {
+		return fmt.Sprintf("%.3f - %.3f s", st.At.Seconds(), st.Until.Seconds())
 	}
-	return fmt.Sprintf("%.3f s", d.Seconds())
+	return fmt.Sprintf("%.3f s", st.At.Seconds())
 }
 
 // grouped writes a number with its thousands apart.

@@ -30,7 +30,7 @@ func example() *matrix.Result {
 		return r
 	}
 	sample := &matrix.Sample{Seed: 2, Lanes: []string{"a", "nat-a", "server", "nat-b", "b"}, Logs: []matrix.Log{{Host: "a", Text: "one\n<two>"}}, Steps: []matrix.Step{
-		{At: 0, From: "a", End: "server", What: "binding request", Target: "203.0.113.1:3478", Source: "198.51.100.1:4000", Count: 1},
+		{At: 0, From: "a", End: "server", Via: []string{"nat-a"}, What: "binding request", Target: "203.0.113.1:3478", Source: "198.51.100.1:4000", Count: 1},
 		{At: 20 * time.Millisecond, From: "b", End: "nat-a", What: "probe", Target: "198.51.100.1:4000", Source: "198.51.100.2:5000", Count: 1, Dropped: true,
 			Why: "the filter is not open for that sender"},
 		{At: time.Second, Until: 5 * time.Second, From: "a", End: "b", What: "probe", Target: "198.51.100.2", Count: 2048, Skipped: 1200},
