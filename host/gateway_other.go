@@ -1,0 +1,5 @@
+//go:build !linux
+
+package host
+
+func Gateways() ([]Gateway, error) { return nil, ErrNotSupported }
