@@ -3,6 +3,8 @@ package gather
 import (
 	"context"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,18 +15,36 @@ import (
 // A lookout is a watch in a bubble whose discoveries take five seconds and find what the test says.
 type lookout struct {
 	*NATWatch
+	mu       sync.Mutex      // of the rest
 	began    []time.Duration // of the discoveries
 	part     NATs            // told after a second
 	finds    NATs
 	answered bool
 }
 
-func newLookout(t *testing.T) *lookout {
-	l := &lookout{NATWatch: &NATWatch{found: make(chan NATs, 1), recheck: make(chan struct{}, 1), moved: make(chan struct{}, 1)}, answered: true}
+// world says what discoveries will find from now on: in part, and in the end.
+func (l *lookout) world(part, finds NATs, answered bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.part, l.finds, l.answered = part, finds, answered
+}
+
+// looked is when discoveries began.
+func (l *lookout) looked() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.began)
+}
+
+func newLookout(t *testing.T, part, finds NATs, answered bool) *lookout {
+	l := &lookout{NATWatch: &NATWatch{found: make(chan NATs, 1), recheck: make(chan struct{}, 1), moved: make(chan struct{}, 1)}}
+	l.world(part, finds, answered)
 	start := time.Now()
 	l.discover = func(ctx context.Context, inPart func(NATs)) (NATs, bool) {
+		l.mu.Lock()
 		l.began = append(l.began, time.Since(start))
 		finds, answered, part := l.finds, l.answered, l.part
+		l.mu.Unlock()
 		for i := range 5 {
 			if i == 1 && part != (NATs{}) {
 				inPart(part)
@@ -63,32 +83,32 @@ var (
 
 func TestTheNATIsLookedAtFromTimeToTimeAndToldWhenItIsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.finds = cone
+		l := newLookout(t, NATs{}, cone, true)
 		if got := l.next(t, 6*time.Second); got != cone {
 			t.Errorf("told %v", got)
 		}
-		l.part = NATs{IPv4: weft.NAT{Mapping: weft.AddressDependentMapping}} // is not told: more was known before
+		part := NATs{IPv4: weft.NAT{Mapping: weft.AddressDependentMapping}} // is not told: more was known before
+		l.world(part, cone, true)
 		select {
 		case n := <-l.found:
 			t.Errorf("the same was told again: %v", n)
 		case <-time.After(3 * watchEvery):
 		}
-		l.finds = symmetric
+		l.world(part, symmetric, true)
 		if got := l.next(t, 2*watchEvery); got != symmetric {
 			t.Errorf("told %v", got)
 		}
-		if n := len(l.began); n < 4 || n > 6 {
-			t.Errorf("looked %d times, at %v", n, l.began)
+		if n := len(l.looked()); n < 4 || n > 6 {
+			t.Errorf("looked %d times, at %v", n, l.looked())
 		}
 	})
 }
 
 func TestWhatIsKnownInPartIsToldBeforeTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.part, l.finds = NATs{IPv4: weft.NAT{Mapping: cone.IPv4.Mapping}}, cone
-		if got := l.next(t, 2*time.Second); got != l.part {
+		part := NATs{IPv4: weft.NAT{Mapping: cone.IPv4.Mapping}}
+		l := newLookout(t, part, cone, true)
+		if got := l.next(t, 2*time.Second); got != part {
 			t.Errorf("told %v first", got)
 		}
 		if got := l.next(t, 6*time.Second); got != cone {
@@ -99,10 +119,9 @@ func TestWhatIsKnownInPartIsToldBeforeTheRest(t *testing.T) {
 
 func TestAChangeOfTheNetworkForgetsTheNATAtOnceAndLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.finds = cone
+		l := newLookout(t, NATs{}, cone, true)
 		l.next(t, 6*time.Second)
-		l.finds = symmetric
+		l.world(NATs{}, symmetric, true)
 		for range 5 { // an address goes, another comes, a route ...
 			l.Moved()
 			time.Sleep(watchSettle / 5)
@@ -113,23 +132,22 @@ func TestAChangeOfTheNetworkForgetsTheNATAtOnceAndLooksAgain(t *testing.T) {
 		if got := l.next(t, 6*time.Second); got != symmetric {
 			t.Errorf("told %v", got)
 		}
-		if len(l.began) != 2 {
-			t.Errorf("looked at %v", l.began)
+		if len(l.looked()) != 2 {
+			t.Errorf("looked at %v", l.looked())
 		}
 	})
 }
 
 func TestAChangeOfTheNetworkEndsADiscoveryThatItMakesWorthless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.finds = cone
+		l := newLookout(t, NATs{}, cone, true)
 		time.Sleep(3 * time.Second)
-		l.finds = symmetric
+		l.world(NATs{}, symmetric, true)
 		l.Moved()
 		if got := l.next(t, 6*time.Second); got != symmetric {
 			t.Errorf("told %v", got)
 		}
-		if took := l.began[1]; took > 4*time.Second {
+		if took := l.looked()[1]; took > 4*time.Second {
 			t.Errorf("looked again after %v", took)
 		}
 	})
@@ -137,13 +155,12 @@ func TestAChangeOfTheNetworkEndsADiscoveryThatItMakesWorthless(t *testing.T) {
 
 func TestAnotherServerIsAskedSoonAndASilentNetworkMoreAndMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.answered = false
+		l := newLookout(t, NATs{}, NATs{}, false)
 		time.Sleep(time.Hour)
-		if n := len(l.began); n < 6 || n > 10 {
-			t.Errorf("looked %d times in an hour in which nobody answered: %v", n, l.began)
+		if n := len(l.looked()); n < 6 || n > 10 {
+			t.Errorf("looked %d times in an hour in which nobody answered: %v", n, l.looked())
 		}
-		l.answered, l.finds = true, cone
+		l.world(NATs{}, cone, true)
 		l.Recheck()
 		if got := l.next(t, 6*time.Second); got != cone {
 			t.Errorf("told %v", got)
@@ -153,11 +170,11 @@ func TestAnotherServerIsAskedSoonAndASilentNetworkMoreAndMoreSeldom(t *testing.T
 
 func TestWhatADiscoveryMissesStaysKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookout(t)
-		l.finds = cone
+		l := newLookout(t, NATs{}, cone, true)
 		l.next(t, 6*time.Second)
-		l.finds.IPv4.Filtering = weft.FilteringUnknown
-		l.finds.IPv4.Allocation = weft.PreservingAllocation
+		finds := cone
+		finds.IPv4.Filtering, finds.IPv4.Allocation = weft.FilteringUnknown, weft.PreservingAllocation
+		l.world(NATs{}, finds, true)
 		l.Recheck()
 		want := cone
 		want.IPv4.Allocation = weft.PreservingAllocation
