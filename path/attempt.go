@@ -214,6 +214,15 @@ func (a *Agent) lead(now time.Time) {
 		return
 	}
 	p := a.plans()
+	answered := barredFor // it works, and is not used for a reason
+	if p.sure {
+		answered = provenFor // it worked plainly, and will again
+	}
+	for _, q := range a.pairs {
+		if q.via.Method == weft.Direct && !q.probe.pong.IsZero() && a.after(now, q.probe.pong.Add(answered)) {
+			return
+		}
+	}
 	first := plainFirst
 	if !p.plain {
 		first = plainBriefly

@@ -71,10 +71,10 @@ func planFor(leader, follower weft.NAT) plan {
 			p.steps = append(p.steps, step{way: wire.Spray, leaderOpens: opens, chance: c})
 		}
 	}
+	slices.SortStableFunc(p.steps, func(a, b step) int { return cmp.Compare(b.chance, a.chance) })
 	for i := 0; len(p.steps) > i && len(p.steps) < SprayTries && p.steps[i].chance >= believedOneIP; i++ {
 		p.steps = append(p.steps, p.steps[i])
 	}
-	slices.SortStableFunc(p.steps, func(a, b step) int { return cmp.Compare(b.chance, a.chance) })
 	return p
 }
 
