@@ -175,14 +175,13 @@ func (n *Network) pop() queued {
 
 func (q queued) before(r queued) bool { return q.at < r.at || q.at == r.at && q.seq < r.seq }
 
-// name takes a name for a host or router; no two have the same, for they are known by it in traces.
-func (n *Network) name(name string) error {
+// vacant says why nobody can be called that: hosts and routers are known by their names in traces.
+func (n *Network) vacant(name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("a host or router needs a name")
 	case n.names[name]:
 		return fmt.Errorf("there are two hosts or routers called %s", name)
 	}
-	n.names[name] = true
 	return nil
 }

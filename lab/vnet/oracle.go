@@ -59,6 +59,9 @@ type Side struct {
 	Firewalls6 []NATConfig
 	// UDPBlocked says that no UDP leaves the host, of either family.
 	UDPBlocked bool
+
+	// unseen says that no server sees the addresses that its NATs give.
+	unseen bool
 }
 
 // Possible says how two sides can come to a direct path, of several ways by the cheapest, and why so, in one
@@ -70,11 +73,12 @@ func Possible(a, b Side) (Way, string) {
 			return Never, fmt.Sprintf("no UDP leaves %s", s.Name)
 		}
 	}
-	if a.IPv6 && b.IPv6 && !a.Isolated && !b.Isolated && !blocks(a.Firewalls6) && !blocks(b.Firewalls6) {
+	shared := min(a.Shared, b.Shared, len(a.NATs), len(b.NATs))
+	if a.IPv6 && b.IPv6 && !a.Isolated && !b.Isolated && !a.blocked6(shared) && !b.blocked6(shared) {
 		return Plain, "both have IPv6, where each side's address is known and each firewall opens for where its own side has sent"
 	}
 	detour := ""
-	if shared := min(a.Shared, b.Shared, len(a.NATs), len(b.NATs)); shared > 0 {
+	if shared > 0 {
 		if reason := within(a, b, shared); reason != "" {
 			return Plain, reason
 		}
@@ -92,23 +96,22 @@ func Possible(a, b Side) (Way, string) {
 	return way, reason + detour
 }
 
-// within says why two sides that share NATs reach each other inside of those; empty: they do not. One side's own
-// address has to mean something where the other's packets come out.
+// within says why two sides that share NATs reach each other inside of those; empty: they do not. No server sees
+// what their own NATs do to addresses there, but each side knows its own address, and tells the other.
 func within(a, b Side, shared int) string {
-	if a.Isolated || b.Isolated {
-		return ""
-	}
-	own := func(s Side) []NATConfig { return s.NATs[:len(s.NATs)-shared] }
-	if len(own(a)) > 0 {
-		a, b = b, a
-	}
+	a.NATs, b.NATs = a.NATs[:len(a.NATs)-shared], b.NATs[:len(b.NATs)-shared]
+	a.unseen, b.unseen = true, true
 	switch {
-	case len(own(a)) > 0 || blocks(own(b)):
+	case a.Isolated || b.Isolated || blocks(a.NATs) || blocks(b.NATs):
 		return ""
-	case len(own(b)) > 0:
-		return fmt.Sprintf("%s reaches the own address of %s, as all the NATs of %s are its own too", b.Name, a.Name, a.Name)
+	case len(a.NATs) == 0 && len(b.NATs) == 0:
+		return fmt.Sprintf("%s and %s are in one network and reach each other's own addresses", a.Name, b.Name)
 	}
-	return fmt.Sprintf("%s and %s are in one network and reach each other's own addresses", a.Name, b.Name)
+	way, reason := apart(newReach(a), newReach(b))
+	if way != Plain {
+		return ""
+	}
+	return reason + ", inside of the NAT that they share"
 }
 
 // around takes away from both sides that share NATs what packets between them do not pass, or says why there are
@@ -121,6 +124,11 @@ func around(a, b *Side, shared int) (detour, reason string) {
 			turn = i
 		}
 	}
+	beyond := a.NATs[len(a.NATs)-shared:]
+	if turn > 0 {
+		beyond = a.NATs[len(a.NATs)-turn+1:]
+	}
+	a.unseen, b.unseen = blocks(beyond), blocks(beyond)
 	switch {
 	case turn == 0 && (a.Isolated || b.Isolated):
 		return "", fmt.Sprintf("the network that %s and %s share keeps them apart", a.Name, b.Name)
@@ -134,9 +142,23 @@ func around(a, b *Side, shared int) (detour, reason string) {
 	return ", by way of the shared NAT's hairpin", ""
 }
 
+// blocked6 reports whether no UDP passes those of the firewalls for IPv6 that are not shared.
+func (s Side) blocked6(shared int) bool {
+	return blocks(s.Firewalls6[:max(len(s.Firewalls6)-shared, 0)])
+}
+
 func blocks(nats []NATConfig) bool {
 	for _, c := range nats {
 		if c.BlockUDP {
+			return true
+		}
+	}
+	return false
+}
+
+func translates(nats []NATConfig) bool {
+	for _, c := range nats {
+		if c.Mapping != weft.NoNAT {
 			return true
 		}
 	}
@@ -213,6 +235,9 @@ func newReach(s Side) reach {
 		}
 	}
 	r.varies = portDependent
+	if s.unseen && translates(s.NATs) {
+		r.independent, r.sameIP, r.admits, r.onKnown = false, false, servers, 0
+	}
 	return r
 }
 

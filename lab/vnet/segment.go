@@ -150,6 +150,7 @@ func (s *Segment) AddHost(name string, link LinkConfig) (*Host, error) {
 	if h.addr, err = s.join(l, false); err != nil {
 		return nil, fmt.Errorf("%s cannot be added: %w", name, err)
 	}
+	s.network.names[name] = true
 	return h, nil
 }
 
@@ -157,7 +158,7 @@ func (s *Segment) attach(name string, link LinkConfig) (*plug, error) {
 	if err := link.Check(); err != nil {
 		return nil, fmt.Errorf("%s cannot be added: %w", name, err)
 	}
-	if err := s.network.name(name); err != nil {
+	if err := s.network.vacant(name); err != nil {
 		return nil, err
 	}
 	return &plug{network: s.network, name: name, segment: s, config: link}, nil
@@ -194,6 +195,7 @@ func (s *Segment) AddRouter(name string, c NATConfig, link LinkConfig) (*Router,
 		s.add(l, a)
 	}
 	r.inside = s.network.newSegment(r)
+	s.network.names[name] = true
 	return r, nil
 }
 
