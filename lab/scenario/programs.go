@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,11 +13,12 @@ import (
 //
 //	WEFT_LAB_SELF   the name of the machine that it runs on
 //	WEFT_LAB_DIR    a directory of that machine's own, empty at first
+//	WEFT_LAB_SHARED a directory that all machines share, for keys to be exchanged by; mkdir -p makes it
 //	WEFT_LAB_PEER   of a probe: the name of the machine that it asks about
 //	ADDR_NAME       the IPv4 address of every machine as it has it itself, its name in capitals and underscores
 //	PUBLIC_NAME     of every router that translates: its first address outside
 func Environment(self, peer, dir string, addrs, public map[string]netip.Addr) []string {
-	list := []string{"WEFT_LAB_SELF=" + self, "WEFT_LAB_DIR=" + dir}
+	list := []string{"WEFT_LAB_SELF=" + self, "WEFT_LAB_DIR=" + dir, "WEFT_LAB_SHARED=" + filepath.Join(filepath.Dir(dir), "shared")}
 	if peer != "" {
 		list = append(list, "WEFT_LAB_PEER="+peer)
 	}

@@ -199,8 +199,8 @@ type Result struct {
 	Flows    []FlowResult      `json:"flows,omitempty"`
 	Changes  []Change          `json:"changes,omitempty"` // of the pairs' paths, in order
 	Trace    []Packet          `json:"trace,omitempty"`
-	Logs     map[string]string `json:"logs,omitempty"` // by host
-	Elapsed  time.Duration     `json:"elapsed_ns"`     // scenario time, not the clock's
+	Logs     map[string]string `json:"-"`          // by host; they are files of their own
+	Elapsed  time.Duration     `json:"elapsed_ns"` // scenario time, not the clock's
 }
 
 // A PairResult is how two nodes reached each other in the end.
