@@ -28,7 +28,7 @@ import (
 const (
 	helperEnv = "WEFT_PORTMAP_TEST_HELPER"
 	nodePort  = 41641
-	patience  = 60 * time.Second
+	patience  = 40 * time.Second
 )
 
 // outside is an address that miniupnpd takes for public. It is nobody's within the namespaces.
@@ -101,6 +101,8 @@ type home struct {
 	node   *netns.Host
 	out    *netns.Host
 	daemon *netns.Process
+
+	started time.Time // the daemon
 }
 
 func newHome(t *testing.T, m netns.PortMapping) *home {
@@ -153,6 +155,14 @@ func (h *home) start(m netns.PortMapping) {
 	if h.daemon, err = h.router.MapPorts(h.ctx, m); err != nil {
 		h.t.Fatal(err)
 	}
+	h.started = time.Now()
+	h.wait("miniupnpd", func() error {
+		log := h.daemon.Log()
+		if m.NATPMP && !strings.Contains(log, "Listening for NAT-PMP/PCP traffic") || m.UPnP && !strings.Contains(log, "HTTP listening on port") {
+			return errors.New("it does not listen yet")
+		}
+		return nil
+	})
 }
 
 // client is a helper that runs.
@@ -289,7 +299,14 @@ func TestAStrangerReachesANodeWhoseRouterMapsPorts(t *testing.T) {
 				t.Errorf("a stranger does not reach the node: %v", err)
 			}
 
-			// The router forgets all, as one that is switched off and on.
+			// The router forgets all, as one that is switched off and on. Its epoch says so if it has run for
+			// longer than clocks may differ.
+			h.wait("an epoch that can be told from a new one", func() error {
+				if time.Since(h.started) < 5*time.Second {
+					return errors.New("the router has just been started")
+				}
+				return nil
+			})
 			h.start(c.router)
 			h.wait("the mapping after the router's restart", func() error { return h.reaches(want.External) })
 

@@ -120,6 +120,7 @@ type natpmp struct {
 	port     uint16
 	external netip.Addr
 	epochs   epochs
+	asked    time.Time // when a mapping was asked for last
 }
 
 func findNATPMP(ctx context.Context, g host.Gateway, port uint16, t timing) (protocol, error) {
@@ -172,8 +173,10 @@ func (p *natpmp) apply(ctx context.Context, suggested uint16) (l lease, err erro
 		case a.result != 0:
 			return true, a.result
 		}
-		p.epochs.lost(a.epoch, time.Now())
-		l, err = p.timing.leaseOf(netip.AddrPortFrom(p.external, a.external), min(a.lifetime, p.timing.lifetime), time.Now())
+		now := time.Now()
+		p.epochs.lost(a.epoch, now)
+		p.asked = now
+		l, err = p.timing.leaseOf(netip.AddrPortFrom(p.external, a.external), min(a.lifetime, p.timing.lifetime), now)
 		return true, err
 	})
 	return l, err
@@ -184,7 +187,8 @@ func (p *natpmp) refresh(ctx context.Context, l lease) (lease, error) {
 	if err != nil {
 		return l, err
 	}
-	if !restarted && p.external == l.external.Addr() && time.Now().Before(l.renew) {
+	now := time.Now()
+	if !restarted && p.external == l.external.Addr() && now.Before(l.renew) && now.Sub(p.asked) < askAgain {
 		return l, nil
 	}
 	return p.apply(ctx, l.external.Port())

@@ -155,8 +155,9 @@ type pcp struct {
 	asked  time.Time // when a mapping was asked for last
 }
 
-// addressEvery is how often a mapping is asked for although it stands, for only that tells the external address.
-const addressEvery = 10 * time.Minute
+// askAgain is how often a mapping is asked for by PCP and NAT-PMP although it stands by all that is known: epochs do
+// not tell everything, and PCP tells the external address so only.
+const askAgain = 10 * time.Minute
 
 func findPCP(ctx context.Context, g host.Gateway, port uint16, t timing) (protocol, error) {
 	c, err := dial(g)
@@ -191,7 +192,7 @@ func (p *pcp) refresh(ctx context.Context, l lease) (lease, error) {
 		return true, nil
 	})
 	now := time.Now()
-	if err == nil && !restarted && now.Before(l.renew) && now.Sub(p.asked) < addressEvery {
+	if err == nil && !restarted && now.Before(l.renew) && now.Sub(p.asked) < askAgain {
 		return l, nil
 	}
 	return p.ask(ctx, l.external, p.timing.lifetime)
