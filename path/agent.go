@@ -28,6 +28,35 @@
 // the wish for a path after it was unused. Nothing is probed for a peer to which nobody talks, unless it is to
 // be kept warm (Config.Eager).
 //
+// Some NATs are spoiled by a packet that comes from where nothing was sent to yet: what is sent there later leaves
+// by another port. So what goes to an address of the peer's NAT first is an opener: a ping with a time to live that
+// opens our NAT's filter and ends before the peer's ([OpenerTTL]). Candidates say which of the other side's the
+// sender has; as soon as the peer has our latest, it is sending to them as well, and ours may arrive. Without word of
+// that, they do so after 300 ms.
+//
+// # Attempts
+//
+// Of the 81 pairs of NATs in RFC 4787's terms, 57 are got through plainly. Where the two NATs, which both sides tell
+// each other, do not allow that, or it did not work, the side that leads (Config.Leads) plans attempts: planFor,
+// which says by what rules. It proposes one at a time by an [wire.Attempt] through the relays, the other agrees or
+// not, and either ends it. An attempt is named by both sides' sessions and a number that grows, so that late and
+// repeated frames mean nothing.
+//
+// In a spray, the opener opens 256 sockets towards the prober's address, and the prober sends to ports of the
+// opener's at random, from one socket, until one of them is one of the 256: on average after 250. That takes an
+// opener whose filter looks at the address alone, or a prober whose outside port is known: 20 pairs more. Ports that
+// the opener can tell, because its NAT preserves them or gives them in order, are tried first. In a prediction, both
+// sides' NATs give ports in order or preserve them, and both send to the other's next ports in turn, so that the
+// k-th packets of both meet: the last 4 pairs. The probes are pings, and what answers becomes a pair as any other
+// address does that a message came from; the first pair that is validated ends the attempt, and all sockets but
+// those that carry a pair are closed.
+//
+// The peer may be hostile, and may have us send thousands of packets. They go only to addresses at which relays of
+// the network saw the peer ([Agent.SetAttested]) or where it answered a ping, whatever it says; there are no more of
+// them a second than [Budget] allows, one peer at a time, nor for one peer more than [Allowance]; and no more than
+// [MaxSockets] sockets are open for it. What fails is tried again after minutes, and then hours, and then no more
+// until something changes. Between NATs where no guess can help, nothing is sent at all.
+//
 // # Losing
 //
 // A path may answer pings and lose data, so data is what it is judged by. The receiver of data reports, per
@@ -50,8 +79,10 @@
 // place like one that failed. Moving changes only where we send; what arrives by any pair is always taken, so
 // nothing is lost by moving.
 //
-// Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), probe.go (pings,
-// pongs, heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
+// Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), plan.go (what two NATs
+// leave to try), attempt.go and arrange.go (carrying it on, and out with the peer), target.go (where to), spray.go,
+// guess.go and predict.go (how), budget.go (at what cost), explain.go (what became of it), probe.go (pings, pongs,
+// heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
 // (failing and returning), rank.go and switch.go (choosing), snapshot.go (for people).
 package path
 

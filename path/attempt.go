@@ -1,8 +1,6 @@
 package path
 
 import (
-	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -34,6 +32,8 @@ const (
 	// busyFirst and busyLast bound the wait after the peer was busy with another: up to twice this, at random,
 	// doubling.
 	busyFirst, busyLast = 300 * time.Millisecond, 10 * time.Second
+	// busyTries is how often in a row that does not count as a failure.
+	busyTries = 12
 	// passFirst is the wait before a plan that failed is gone through again. It grows fourfold; and after
 	// maxPasses it is left at that until something changes.
 	passFirst = 2 * time.Minute
@@ -42,10 +42,10 @@ const (
 	// Allowance is how many packets attempts with one peer may cost this node at once, whatever the peer asks for,
 	// and allowanceEvery how fast that comes back: 6 packets a second to where the peer is. All that a plan has is
 	// within it, whichever side this is.
-	Allowance      = SprayTries * (MaxProbes + MaxSockets)
+	Allowance      = SprayTries * (MaxProbes + 2*MaxSockets)
 	allowanceEvery = time.Second / 6
 	// leastAllowance is what it takes to begin.
-	leastAllowance = MaxSockets
+	leastAllowance = 2 * MaxSockets
 	// maxParting bounds the words of parting that wait for Poll.
 	maxParting = 4
 	// keptAttempts is how many are remembered for people.
@@ -118,7 +118,11 @@ const (
 	predicts
 )
 
-var roleNames = [...]string{"opener", "prober", ""}
+var (
+	roleNames = [...]string{"opener", "prober", ""}
+	// costs are what a part is taken to cost before anything is sent: sockets are no packets, and not for nothing.
+	costs = [...]int{opens: MaxSockets, probes: 8, predicts: 32}
+)
 
 // renew gives attempts a new beginning: something changed that they depend on.
 func (t *attempts) renew() { t.step, t.pass, t.busy, t.next = 0, 0, 0, time.Time{} }
@@ -128,64 +132,6 @@ func (t *attempts) allowance(now time.Time) float64 {
 	t.spent = max(0, t.spent-float64(now.Sub(t.at))/float64(allowanceEvery))
 	t.at = now
 	return Allowance - t.spent
-}
-
-// targets are the addresses at which the peer is known to be, by others' word than its own.
-func (a *Agent) targets() (list []netip.Addr) {
-	add := func(ip netip.Addr) {
-		if ip = ip.Unmap(); ip.Is4() && ip.IsValid() && !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsMulticast() &&
-			!ip.IsLinkLocalUnicast() && ip != broadcast && len(list) < maxTargets && !slices.Contains(list, ip) {
-			list = append(list, ip)
-		}
-	}
-	for _, ip := range a.attempts.attested {
-		add(ip)
-	}
-	for _, p := range a.pairs {
-		if p.via.Method == weft.Direct && !p.probe.pong.IsZero() && !p.via.Addr.Addr().IsPrivate() {
-			add(p.via.Addr.Addr())
-		}
-	}
-	return list
-}
-
-var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
-
-// probeBy is the link that probes leave by, and the outside port that it is known to have: zero if it is not.
-func (a *Agent) probeBy() (id weft.LinkID, outside uint16, ok bool) {
-	for _, c := range a.local {
-		if c.Kind == weft.ServerReflexive && c.Addr.Addr().Is4() {
-			return c.Link, c.Addr.Port(), true
-		}
-	}
-	for _, l := range a.links {
-		if l.v4 {
-			port := uint16(0)
-			for _, c := range a.local {
-				if c.Link == l.id && c.Addr.Addr().Is4() {
-					port = c.Addr.Port()
-				}
-			}
-			return l.id, port, true
-		}
-	}
-	return 0, 0, false
-}
-
-// able reports whether there could be an attempt at all, and why not.
-func (a *Agent) able() string {
-	_, _, v4 := a.probeBy()
-	switch {
-	case !v4:
-		return "this node has no IPv4 address"
-	case !a.exchange.known:
-		return "the peer has not told its addresses yet"
-	case len(a.targets()) == 0:
-		return "no relay has seen the peer over UDP, so there is no address to send to"
-	case !slices.ContainsFunc(a.pairs, func(p *pair) bool { return p.via.Method.Relayed() && p.health.state != Failed }):
-		return "no relay works by which to arrange anything with the peer"
-	}
-	return ""
 }
 
 // plans is what the two NATs leave to try.
@@ -210,7 +156,9 @@ func (a *Agent) attend(now time.Time, out *Actions) {
 // lead begins the next attempt if there is one and its time has come.
 func (a *Agent) lead(now time.Time) {
 	t := &a.attempts
-	if !a.wanted || a.onDirect() || a.campaign.began.IsZero() || a.able() != "" {
+	began := a.campaign.began
+	if !a.wanted || a.onDirect() || began.IsZero() || t.pass == maxPasses ||
+		!t.next.IsZero() && !a.due(now, t.next) || !a.due(now, began.Add(plainBriefly)) {
 		return
 	}
 	p := a.plans()
@@ -223,11 +171,7 @@ func (a *Agent) lead(now time.Time) {
 			return
 		}
 	}
-	first := plainFirst
-	if !p.plain {
-		first = plainBriefly
-	}
-	if len(p.steps) == 0 || t.pass == maxPasses || p.sure && t.pass > 0 || !a.due(now, a.campaign.began.Add(first)) || !t.next.IsZero() && !a.due(now, t.next) {
+	if len(p.steps) == 0 || p.plain && !a.due(now, began.Add(plainFirst)) || p.sure && t.pass > 0 || a.able() != "" {
 		return
 	}
 	if room := t.allowance(now); room < leastAllowance {
@@ -264,58 +208,7 @@ func (a *Agent) start(now time.Time, id wire.Attempt) {
 	}
 	a.cfg.Rand(run.secret[:])
 	a.attempts.run = run
-}
-
-// tell sends a message of the attempt, again and again until the next one or until it is heard.
-func (a *Agent) tell(now time.Time, kind wire.AttemptKind, ports []uint16, next uint16, step int16) {
-	run := a.attempts.run
-	run.say = run.id
-	run.say.Kind, run.say.Ports, run.say.Next, run.say.Step = kind, ports, next, step
-	run.again, run.said = now, 0
-}
-
-// propose asks the peer to take part.
-func (a *Agent) propose(now time.Time) {
-	ports, next, step := a.hints()
-	a.tell(now, wire.Propose, ports, next, step)
-	if a.attempts.run.phase == opening && a.attempts.run.role != opens {
-		a.attempts.run.phase = asking
-	}
-}
-
-// repeat sends the message that is to be said.
-func (a *Agent) repeat(now time.Time, out *Actions) {
-	run := a.attempts.run
-	if !a.due(now, run.again) {
-		return
-	}
-	if run.said == sayTries {
-		a.finish(now, wire.Exhausted, "the peer does not answer")
-		return
-	}
-	a.sayBy(out, run.say)
-	run.said++
-	run.again = now.Add(sayAgain)
-	if run.say.Kind == wire.Agree && run.id.Way == wire.Spray {
-		run.again = time.Time{} // again when it is asked again
-	}
-	a.wake(run.again)
-}
-
-// sayBy sends a message of an attempt through the relays.
-func (a *Agent) sayBy(out *Actions, m wire.Attempt) {
-	said := 0
-	for _, valid := range []bool{true, false} {
-		for _, p := range a.pairs {
-			if p.via.Method.Relayed() && said < 2 && (!valid || p.health.state == Valid) {
-				out.Send = append(out.Send, Transmit{Via: p.via, Message: m})
-				said++
-			}
-		}
-		if said > 0 {
-			return
-		}
-	}
+	a.attempts.spent += float64(costs[run.role])
 }
 
 // advance does what is due of the attempt under way.
@@ -404,112 +297,6 @@ func (a *Agent) Opened(now time.Time, sockets []Opened) {
 	}
 }
 
-// attempted takes the peer's message about an attempt.
-func (a *Agent) attempted(now time.Time, m wire.Attempt) {
-	leader, other := a.exchange.session, a.cfg.Session
-	if a.cfg.Leads {
-		leader, other = other, leader
-	}
-	if !a.exchange.known || m.Session != leader || m.Other != other {
-		return
-	}
-	t := &a.attempts
-	if run := t.run; run != nil && run.id.Number == m.Number && run.id.Way == m.Way && run.id.LeaderOpens == m.LeaderOpens {
-		a.heardOf(now, m)
-		return
-	}
-	if p := t.parting; m.Kind != wire.End && p.Number == m.Number && p.Session == m.Session && p.Other == m.Other {
-		a.part(p) // which was lost
-		return
-	}
-	if a.cfg.Leads || m.Kind != wire.Propose || t.of == m.Session && m.Number <= t.number {
-		return
-	}
-	t.of, t.number = m.Session, m.Number
-	if t.run != nil {
-		a.finish(now, wire.NoResult, "the peer began another")
-	}
-	refusal := wire.Declined
-	switch {
-	case a.able() != "" || m.Way == wire.Predict && !predictable(a.nat):
-	case t.allowance(now) < leastAllowance, a.onDirect(), !a.cfg.Budget.lease(now, a):
-		refusal = wire.Busy
-	default:
-		refusal = wire.NoResult
-	}
-	id := wire.Attempt{Way: m.Way, LeaderOpens: m.LeaderOpens, Session: m.Session, Other: m.Other, Number: m.Number}
-	if refusal != wire.NoResult {
-		id.Kind, id.Result = wire.End, refusal
-		a.part(id)
-		return
-	}
-	m.Ports = slices.Clone(m.Ports)
-	a.start(now, id)
-	t.run.theirs = m
-	if t.run.role == probes {
-		_, port, _ := a.probeBy()
-		a.tell(now, wire.Agree, nil, port, 0)
-		a.probing()
-	}
-}
-
-// heardOf takes a message of the attempt under way.
-func (a *Agent) heardOf(now time.Time, m wire.Attempt) {
-	run := a.attempts.run
-	m.Ports = slices.Clone(m.Ports)
-	switch {
-	case m.Kind == wire.End:
-		a.ended(now, m.Result)
-	case a.cfg.Leads && m.Kind == wire.Agree:
-		a.attempts.busy = 0
-		if run.say.Kind == wire.Propose && run.phase != opening {
-			run.again = time.Time{}
-		}
-		again := run.theirs.Kind == wire.Agree
-		run.theirs = m
-		switch {
-		case run.role == probes && run.phase == asking:
-			a.probing()
-		case run.role == predicts && run.phase == asking:
-			run.phase = opening // its ports are fresh: now for ours
-			run.again = time.Time{}
-		case run.role == predicts && again && run.say.Kind == wire.Begin:
-			run.again = now // it has not heard that we have begun
-		}
-	case !a.cfg.Leads && m.Kind == wire.Propose:
-		if run.say.Kind == wire.Agree && run.role != predicts {
-			run.again, run.said = now, 0 // it has not heard of it
-		}
-	case !a.cfg.Leads && m.Kind == wire.Begin && run.role == predicts && run.phase == asking:
-		run.theirs = m
-		run.again = time.Time{}
-		run.phase = running
-	}
-}
-
-// ended takes the peer's word that it is over.
-func (a *Agent) ended(now time.Time, r wire.AttemptResult) {
-	t := &a.attempts
-	switch r {
-	case wire.Found:
-		// The last answers may still be on their way.
-		t.run.phase, t.run.again = waiting, time.Time{}
-		t.run.until = now.Add(3 * grace)
-		a.campaign.begin(now, RetryRounds)
-	case wire.Busy:
-		a.record(now, "the peer was busy with another")
-		wait := min(busyFirst<<min(t.busy, 6), busyLast)
-		var b [2]byte
-		a.cfg.Rand(b[:])
-		t.busy++
-		t.next = now.Add(wait + wait*time.Duration(binary.BigEndian.Uint16(b[:]))/(1<<16))
-	case wire.Declined:
-		a.finish(now, wire.NoResult, "the peer declined")
-	default:
-		a.finish(now, wire.NoResult, "nothing got through")
-	}
-}
-
 // finish ends this side's part and tells the peer how, unless it knows.
 func (a *Agent) finish(now time.Time, r wire.AttemptResult, words string) {
 	t := &a.attempts
@@ -552,13 +339,6 @@ func (a *Agent) record(now time.Time, words string) {
 	a.cfg.Budget.leave(a)
 }
 
-// part says that an attempt is over.
-func (a *Agent) part(end wire.Attempt) {
-	if a.attempts.parting = end; len(a.pending.say) < maxParting {
-		a.pending.say = append(a.pending.say, end)
-	}
-}
-
 // abandon ends what is under way because of something that has nothing to do with it.
 func (a *Agent) abandon(now time.Time, words string) {
 	if a.attempts.run != nil {
@@ -579,38 +359,4 @@ func (a *Agent) Leave(now time.Time, out *Actions) {
 		out.Close = append(out.Close, s.link)
 	}
 	a.attempts.spares, a.pending.close, a.pending.say = nil, nil, nil
-}
-
-// status tells of the attempt.
-func (run *attempt) status(now time.Time, words string) AttemptStatus {
-	way := [...]string{wire.Spray: "spray", wire.Predict: "predict"}[run.id.Way]
-	return AttemptStatus{
-		Way: way, Role: roleNames[run.role], At: run.began, Took: now.Sub(run.began), Packets: run.packet, Result: words,
-	}
-}
-
-// lateness is why it ends when its time is over.
-func (run *attempt) lateness() string {
-	switch {
-	case run.phase == opening:
-		return "the sockets were not opened in time"
-	case run.hits > 0:
-		return "something got through, and its answer did not"
-	}
-	return "nothing got through"
-}
-
-// progress says how far it is.
-func (run *attempt) progress() string {
-	switch {
-	case run.phase == opening:
-		return "opening sockets"
-	case run.phase == asking:
-		return "waiting for the peer to agree"
-	case run.role == opens:
-		return fmt.Sprintf("%d sockets are open", len(run.sockets))
-	case run.role == probes:
-		return fmt.Sprintf("%d of %d ports tried", run.packet, MaxProbes)
-	}
-	return "sending to predicted ports"
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/wire"
 )
 
 // An AttemptStatus is one try to find a direct path.
@@ -116,4 +117,38 @@ func (a *Agent) advice() (list []string) {
 		list = append(list, "run weft netcheck on this node: what its NAT does is not known")
 	}
 	return list
+}
+
+// status tells of the attempt.
+func (run *attempt) status(now time.Time, words string) AttemptStatus {
+	way := [...]string{wire.Spray: "spray", wire.Predict: "predict"}[run.id.Way]
+	return AttemptStatus{
+		Way: way, Role: roleNames[run.role], At: run.began, Took: now.Sub(run.began), Packets: run.packet, Result: words,
+	}
+}
+
+// lateness is why it ends when its time is over.
+func (run *attempt) lateness() string {
+	switch {
+	case run.phase == opening:
+		return "the sockets were not opened in time"
+	case run.hits > 0:
+		return "something got through, and its answer did not"
+	}
+	return "nothing got through"
+}
+
+// progress says how far it is.
+func (run *attempt) progress() string {
+	switch {
+	case run.phase == opening:
+		return "opening sockets"
+	case run.phase == asking:
+		return "waiting for the peer to agree"
+	case run.role == opens:
+		return fmt.Sprintf("%d sockets are open", len(run.sockets))
+	case run.role == probes:
+		return fmt.Sprintf("%d of %d ports tried", run.packet, MaxProbes)
+	}
+	return "sending to predicted ports"
 }

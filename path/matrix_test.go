@@ -38,8 +38,8 @@ var cells = [9]string{
 	"DDsDs.Ds.",
 }
 
-// matrixSeeds is how many seeds each cell has unless -path.seeds says otherwise.
-const matrixSeeds = 5
+// matrixSeeds is how many seeds each cell has unless -path.seeds says otherwise, and twistedSeeds with a twist.
+const matrixSeeds, twistedSeeds = 5, 2
 
 // A tally is what became of one kind of cell.
 type tally struct {
@@ -75,6 +75,9 @@ type twist func(w *world, a, b *vnet.NATConfig)
 func matrix(t *testing.T, kinds string, limit time.Duration, twists ...twist) map[rune]*tally {
 	t.Helper()
 	seeds, first := matrixSeeds, uint64(1)
+	if len(twists) > 0 {
+		seeds = twistedSeeds
+	}
 	if *seedsFlag > 0 {
 		seeds = *seedsFlag
 	} else if testing.Short() {
