@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -115,7 +116,8 @@ func TestATCPConnectionSurvivesThatTheNATForgetsAndTakesOtherPorts(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.run(gwA.Host, "nft", "flush chain ip labnat postrouting; add rule ip labnat postrouting oifname wan ip protocol udp masquerade to :20000-40000; add rule ip labnat postrouting oifname wan masquerade")
+	// Out of the range of ports that Linux gives to sockets: none can be kept.
+	w.run(gwA.Host, "nft", "flush chain ip labnat postrouting; add rule ip labnat postrouting oifname wan ip protocol udp masquerade to :20000-30000; add rule ip labnat postrouting oifname wan masquerade")
 	if err := gwA.Forget(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,4 +133,67 @@ func TestATCPConnectionSurvivesTheMoveToAnotherRouter(t *testing.T) {
 	}
 	w.replug(a.Host, gwA, other)
 	w.moved(a, b, talk, feltWithin, func(p netip.AddrPort) bool { return p.Addr() == other.Addr() })
+}
+
+func TestATCPConnectionSurvivesThatItsInterfaceGoesAndAnotherComes(t *testing.T) {
+	w := newWorld(t)
+	_, a, b, talk := w.roaming()
+	other, err := w.net.AddRouter("cafe", netns.PortRestrictedCone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Host.Move(other.Inside()); err != nil {
+		t.Fatal(err)
+	}
+	w.moved(a, b, talk, feltWithin, func(p netip.AddrPort) bool { return p.Addr() == other.Addr() })
+}
+
+// TestASprayedPathThatItsNATMovesIsFoundAgain rebinds the mapping of a socket that a path has to itself, behind the
+// NAT where only spraying helps, and behind the other.
+func TestASprayedPathThatItsNATMovesIsFoundAgain(t *testing.T) {
+	w := newWorld(t)
+	gwA, hostA := w.behind("ann", cone)
+	gwB, hostB := w.behind("bob", symmetric)
+	a, b := w.node(hostA), w.node(hostB)
+	w.up(a)
+	addrB := w.up(b).Self.Addrs[0]
+	w.reaches(a, "bob", weft.Direct)
+	w.reaches(b, "ann", weft.Direct)
+	talk := w.converse(hostA, hostB, addrB)
+	talk.goesOn(t, 50)
+	for _, gw := range []*netns.Router{gwB, gwA} {
+		at := map[*Node]string{a: "bob", b: "ann"}
+		for n, peer := range at {
+			p, err := n.Peer(w.ctx, peer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at[n] = p.Endpoint
+		}
+		if err := gw.Rebind(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		silence := talk.goesOn(t, 100)
+		ctx, cancel := context.WithTimeout(w.ctx, patience)
+		defer cancel()
+		if err := netns.WaitFor(ctx, "another direct path", func() error {
+			p, err := a.Peer(w.ctx, "bob")
+			if err != nil {
+				return err
+			}
+			q, err := b.Peer(w.ctx, "ann")
+			if err != nil || p.Method != weft.Direct || q.Method != weft.Direct || p.Endpoint == at[a] && q.Endpoint == at[b] {
+				return fmt.Errorf("%s %s (%s), %s %s (%s), %v", p.Method, p.Endpoint, p.Reason, q.Method, q.Endpoint, q.Reason, err)
+			}
+			return nil
+		}); err != nil {
+			t.Fatalf("%v\nann: %s\nbob: %s", err, w.explain(a, "bob"), w.explain(b, "ann"))
+		}
+		t.Logf("%s moved its mappings: silent for %v, direct again within %v", gw.Name, silence, time.Since(began))
+		if silence > missedWithin {
+			t.Errorf("%s moved its mappings, and the connection was silent for %v", gw.Name, silence)
+		}
+		talk.goesOn(t, 50)
+	}
 }

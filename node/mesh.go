@@ -81,7 +81,8 @@ type mesh struct {
 	budget    *path.Budget // of all agents together
 	spares    spares
 	natWatch  *gather.NATWatch
-	nat       weft.NAT // between this node and the IPv4 internet
+	nat       weft.NAT  // between this node and the IPv4 internet
+	suspected time.Time // when that was last asked because a way was left
 }
 
 // A frame is a datagram that the engine handed over, copied.

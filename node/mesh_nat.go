@@ -20,6 +20,8 @@ const (
 	locateEvery = 2 * time.Minute
 	// locateRetry is the wait where no relay could take the question.
 	locateRetry = 5 * time.Second
+	// suspectEvery is how often ways that are left have this node asked at most where it is seen.
+	suspectEvery = time.Second
 )
 
 // watchNAT begins to find out what the NATs of this node do.
@@ -114,6 +116,22 @@ func (me *mesh) setNAT(now time.Time, n gather.NATs) {
 	for _, p := range me.peers {
 		p.agent.SetNAT(now, me.nat)
 		p.due = true
+	}
+}
+
+// suspect has servers and relays asked where they see this node: a way that is left may have died of a NAT that
+// gave the mapping to somebody else, and whoever looks for another way has to know the new one. A relay that was
+// restarted, too, has forgotten us, and drops without a word.
+func (me *mesh) suspect(now time.Time) {
+	if now.Sub(me.suspected) < suspectEvery {
+		return
+	}
+	me.suspected = now
+	me.reflexive.Recheck(now)
+	for _, r := range me.relays {
+		if r.binding != nil {
+			r.binding.Recheck(now)
+		}
 	}
 }
 

@@ -133,8 +133,8 @@ func (me *mesh) act(now time.Time, p *peer) {
 	for _, s := range a.Switches {
 		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)
-		if r := me.relays[s.From.Relay]; s.From.Method == weft.RelayUDP && r != nil && r.binding != nil {
-			r.binding.Recheck(now) // a relay that was restarted has forgotten us, and drops without a word
+		if s.From.Method == weft.Direct && s.To.Method != weft.Direct || s.From.Method == weft.RelayUDP {
+			me.suspect(now)
 		}
 		me.log.Info("path changed", "peer", p.node.Name, "from", s.From.String(), "to", s.To.String(), "reason", s.Reason)
 	}
