@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -21,7 +22,8 @@ const (
 // agents make no use. It is gather.NATWatch without goroutines.
 type natWatch struct {
 	n       *node
-	known   weft.NAT
+	known   weft.NAT  // as the agents know it
+	full    weft.NAT  // what the last look that came to its end found
 	at      time.Time // of the next look; zero: one is under way
 	retry   time.Duration
 	again   bool // somebody asked for another look
@@ -43,7 +45,8 @@ func (w *natWatch) recheck(now time.Time) {
 // moved forgets what is known, and looks again.
 func (w *natWatch) moved(now time.Time) {
 	w.close()
-	w.tell(now, weft.NAT{})
+	w.full = weft.NAT{}
+	w.tell(now, w.full)
 	w.recheck(now)
 }
 
@@ -76,6 +79,7 @@ func (w *natWatch) poll(now time.Time) time.Time {
 				w.n.w.transmit(w.sockets[a.Socket], a.To, a.Packet, 0, "STUN discovery")
 			}
 		default:
+			w.tell(now, cmp.Or(w.full, w.look.Report().NAT)) // what is known already, as soon as it is
 			if next.IsZero() || next.After(w.until) {
 				return w.until
 			}
@@ -126,7 +130,8 @@ func (w *natWatch) end(now time.Time) {
 	w.close()
 	switch {
 	case len(r.Seen) > 0:
-		w.tell(now, r.NAT)
+		w.full = refine(w.full, r.NAT)
+		w.tell(now, w.full)
 		w.retry, w.at = natRetry, now.Add(natEvery)
 	default:
 		w.at = now.Add(w.retry)
@@ -137,6 +142,21 @@ func (w *natWatch) end(now time.Time) {
 	}
 }
 
+// refine is what is known after another look, as package gather has it: what that could not tell is as it was, if the
+// NAT seems to be the same.
+func refine(old, now weft.NAT) weft.NAT {
+	if now.Mapping == weft.MappingUnknown || now.Mapping != old.Mapping {
+		return now
+	}
+	now.Filtering = cmp.Or(now.Filtering, old.Filtering)
+	now.Hairpin = cmp.Or(now.Hairpin, old.Hairpin)
+	if now.Allocation == weft.AllocationUnknown {
+		now.Allocation, now.Step = old.Allocation, old.Step
+	}
+	return now
+}
+
+// tell tells the agents.
 func (w *natWatch) tell(now time.Time, n weft.NAT) {
 	if n == w.known {
 		return
