@@ -258,8 +258,8 @@ func TestAPacketWithALowTimeToLiveOpensItsOwnNATsAndReachesNobody(t *testing.T) 
 	}
 	ann.Send(at(bob), []byte("open"), DefaultHops+3)
 	net.Run(time.Second)
-	if heard != 1 {
-		t.Error("it has not arrived")
+	if heard != 1 || last.TTL != 1 {
+		t.Errorf("it has not arrived, or with more to live than what its way cost: %v", last)
 	}
 }
 
