@@ -197,6 +197,7 @@ func (a *Agent) lead(now time.Time) {
 
 // start begins this side's part.
 func (a *Agent) start(now time.Time, id wire.Attempt) {
+	a.tidy(now) // the last one's sockets
 	run := &attempt{id: id, began: now, until: now.Add(attemptFor), targets: a.targets()}
 	switch {
 	case id.Way == wire.Predict:
@@ -228,7 +229,9 @@ func (a *Agent) advance(now time.Time, out *Actions) {
 	if run.phase == opening && !run.asked {
 		a.open(now, out)
 	}
-	a.repeat(now, out)
+	if a.attempts.run == run {
+		a.repeat(now, out)
+	}
 	if a.attempts.run != run {
 		return
 	}

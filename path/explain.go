@@ -62,12 +62,15 @@ func (a *Agent) blocked(now time.Time) string {
 	case len(t.history) == 0:
 		return "plain punching found none, and nothing else has been tried yet"
 	}
-	last := t.history[len(t.history)-1]
-	s := fmt.Sprintf("plain punching found none, and after that %d attempts: at last, %s", len(t.history), last.Result)
+	s := "plain punching found none"
 	if !p.plain {
-		s = fmt.Sprintf("the two NATs need more than plain punching, and %d attempts failed: at last, %s", len(t.history), last.Result)
+		s = "the two NATs need more than plain punching"
 	}
-	return s
+	n, last := len(t.history), t.history[len(t.history)-1].Result
+	if n == 1 {
+		return s + ", and one attempt failed: " + last
+	}
+	return fmt.Sprintf("%s, and the last %d attempts failed: in the end, %s", s, n, last)
 }
 
 // hopeless says why nothing is tried between two NATs.

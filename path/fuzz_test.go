@@ -3,6 +3,7 @@ package path
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -62,7 +63,19 @@ func (t *tape) candidates() []weft.Candidate {
 }
 
 func (t *tape) message(last map[uint16]wire.TxID) wire.PeerMessage {
-	switch t.byte() & 7 {
+	switch t.byte() % 10 {
+	case 7, 8:
+		m := wire.Attempt{
+			Kind: wire.AttemptKind(1 + t.byte()%4), Way: wire.AttemptWay(1 + t.byte()%2), LeaderOpens: t.byte()&1 == 0,
+			Session: uint32(t.byte() & 1), Other: uint32(t.byte() & 1), Number: uint32(t.byte() & 15), Next: t.uint16(), Step: int16(t.uint16()),
+		}
+		if m.Kind == wire.End {
+			m.Result = wire.AttemptResult(1 + t.byte()%4)
+		}
+		for range t.byte() & 7 {
+			m.Ports = append(m.Ports, t.uint16())
+		}
+		return m
 	case 0, 1:
 		return wire.Ping{Path: t.uint16() & 63, Tx: wire.TxID{t.byte()}, Padding: int(t.byte())}
 	case 2, 3:
@@ -72,7 +85,7 @@ func (t *tape) message(last map[uint16]wire.TxID) wire.PeerMessage {
 		}
 		return wire.Pong{Path: n, Tx: wire.TxID{t.byte()}}
 	case 4:
-		return wire.Candidates{Session: uint32(t.byte() & 15), Seq: uint32(t.byte()), WantReply: t.byte()&1 == 0, List: t.candidates()}
+		return wire.Candidates{Session: uint32(t.byte() & 15), Seq: uint32(t.byte()), WantReply: t.byte()&1 == 0, List: t.candidates(), NAT: t.nat()}
 	case 5, 6:
 		lines := make([]wire.PathReport, t.byte()&31)
 		for i := range lines {
@@ -81,6 +94,13 @@ func (t *tape) message(last map[uint16]wire.TxID) wire.PeerMessage {
 		return wire.Report{Paths: lines}
 	}
 	return nil
+}
+
+func (t *tape) nat() weft.NAT {
+	return weft.NAT{
+		Mapping: weft.Mapping(t.byte() % 5), Filtering: weft.Filtering(t.byte() & 3), Allocation: weft.Allocation(t.byte() & 3),
+		Step: int16(t.uint16()),
+	}
 }
 
 // FuzzAgent plays a peer, a coordinator and a network that say anything at all.
@@ -95,12 +115,29 @@ func FuzzAgent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := tape{b}
 		now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-		a := New(now, Config{Session: 1, Rand: seededRand(1), Eager: in.byte()&1 == 0})
+		how := in.byte()
+		a := New(now, Config{Session: 1, Rand: seededRand(1), Eager: how&1 == 0, Leads: how&2 == 0})
+		open := map[weft.LinkID]bool{}
+		var owed []Opened
 		var out Actions
 		last := map[uint16]wire.TxID{}
 		learned := map[netip.AddrPort]bool{}
 		for len(in.b) > 0 {
-			switch in.byte() % 12 {
+			switch in.byte() % 17 {
+			case 12:
+				a.SetNAT(now, in.nat())
+			case 13:
+				ips := make([]netip.Addr, in.byte()&7)
+				for i := range ips {
+					ips[i] = in.addr().Addr()
+				}
+				a.SetAttested(now, ips)
+			case 14, 15:
+				if len(owed) > 0 {
+					owed[0].Mapped = in.addr()
+				}
+				a.Opened(now, owed)
+				owed = nil
 			case 0:
 				a.SetLocal(now, in.candidates())
 			case 1:
@@ -136,9 +173,32 @@ func FuzzAgent(f *testing.F) {
 				}
 			}
 			a.Poll(now, &out)
+			for range out.Open.Count {
+				link := FirstSpare + weft.LinkID(len(open))
+				for open[link] {
+					link++
+				}
+				open[link] = true
+				owed = append(owed, Opened{Link: link, Port: uint16(link)})
+			}
+			for _, link := range out.Close {
+				if !open[link] {
+					t.Fatalf("closes socket %d, which is not open", link)
+				}
+				delete(open, link)
+			}
+			if n := len(a.attempts.spares); n > MaxSockets || len(open) < n {
+				t.Fatalf("keeps %d sockets of %d", n, len(open))
+			}
 			inspect(t, a, now, &out, last, learned)
 		}
 		a.Snapshot(now)
+		a.Opened(now, owed)
+		left := len(open)
+		a.Leave(now, &out)
+		if len(out.Close) != left {
+			t.Fatalf("%d of %d sockets are closed in the end", len(out.Close), left)
+		}
 	})
 }
 
@@ -153,7 +213,8 @@ func inspect(t *testing.T, a *Agent, now time.Time, out *Actions, last map[uint1
 	if len(a.inbound.arrivals) > wire.MaxReports || len(a.inbound.flows) > maxFlows || len(a.exchange.retired) > retiredSessions {
 		t.Fatal("something grows without bound")
 	}
-	if n := len(out.Send); n > maxPending+len(a.pairs)+2*announceVias+3 {
+	const burst = int(budgetBurst*DefaultRate/time.Second) + 1
+	if n := len(out.Send); n > maxPending+len(a.pairs)+2*announceVias+3+burst+2*(maxParting+2) {
 		t.Fatalf("%d messages at once", n)
 	}
 	numbers := map[uint16]bool{}
@@ -172,6 +233,9 @@ func inspect(t *testing.T, a *Agent, now time.Time, out *Actions, last map[uint1
 		}
 		if m, ok := x.Message.(wire.Ping); ok {
 			last[m.Path] = m.Tx
+			if ip := x.Via.Addr.Addr(); m.Path == 0 && !slices.Contains(a.targets(), ip) && (a.attempts.run == nil || !slices.Contains(a.attempts.run.targets, ip)) {
+				t.Fatalf("sprays %v", x.Via)
+			}
 		}
 	}
 	for _, x := range out.Learn {
