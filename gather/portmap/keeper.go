@@ -206,12 +206,15 @@ func (k *keeper) find(ctx context.Context) (protocol, lease, error) {
 		}()
 	}
 	var wrong error // the best answer of a router that speaks a protocol, and does not map
+	note := func(err error) {
+		if wrong == nil && !errors.Is(err, errNotThere) {
+			wrong = err
+		}
+	}
 	for i := range results {
 		f := <-results[i]
 		if f.err != nil {
-			if !errors.Is(f.err, errNotThere) && wrong == nil {
-				wrong = f.err
-			}
+			note(f.err)
 			continue
 		}
 		l, err := f.p.apply(ctx, k.port)
@@ -227,9 +230,7 @@ func (k *keeper) find(ctx context.Context) (protocol, lease, error) {
 			return f.p, l, nil
 		}
 		f.p.close()
-		if wrong == nil {
-			wrong = err
-		}
+		note(err)
 	}
 	if wrong == nil {
 		wrong = errNone

@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 type wish struct {
 	Ways     []Protocol
 	Lifetime time.Duration
+	Check    time.Duration
 }
 
 // helper is a node: a UDP socket that answers what comes with where it came from, and a client of this package,
@@ -80,6 +81,9 @@ func helper() {
 	c.timing.first, c.timing.check, c.timing.least, c.timing.gap = 200*time.Millisecond, 500*time.Millisecond, time.Second, 50*time.Millisecond
 	if w.Lifetime != 0 {
 		c.timing.lifetime = w.Lifetime
+	}
+	if w.Check != 0 {
+		c.timing.check = w.Check
 	}
 	c.Run(ctx)
 }
@@ -163,6 +167,14 @@ func (h *home) start(m netns.PortMapping) {
 		}
 		return nil
 	})
+}
+
+// aged reports whether the router runs for so long that its epoch tells a restart.
+func (h *home) aged() error {
+	if time.Since(h.started) < 5*time.Second {
+		return errors.New("the router has just been started")
+	}
+	return nil
 }
 
 // client is a helper that runs.
@@ -301,12 +313,7 @@ func TestAStrangerReachesANodeWhoseRouterMapsPorts(t *testing.T) {
 
 			// The router forgets all, as one that is switched off and on. Its epoch says so if it has run for
 			// longer than clocks may differ.
-			h.wait("an epoch that can be told from a new one", func() error {
-				if time.Since(h.started) < 5*time.Second {
-					return errors.New("the router has just been started")
-				}
-				return nil
-			})
+			h.wait("an epoch that can be told from a new one", h.aged)
 			h.start(c.router)
 			h.wait("the mapping after the router's restart", func() error { return h.reaches(want.External) })
 
@@ -322,6 +329,23 @@ func TestAStrangerReachesANodeWhoseRouterMapsPorts(t *testing.T) {
 				}
 				return err
 			})
+		})
+	}
+}
+
+// A router that was restarted says so to everybody, and the mapping is made anew at once: the next look would be an
+// hour away.
+func TestARestartThatIsAnnouncedIsFeltAtOnce(t *testing.T) {
+	m := netns.PortMapping{UPnP: true, NATPMP: true}
+	for _, p := range []Protocol{PCP, NATPMP} {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			h := newHome(t, m)
+			n := h.client(wish{Ways: []Protocol{p}, Check: time.Hour})
+			at := n.mapped().Mapping.External
+			h.wait("an epoch that can be told from a new one", h.aged)
+			h.start(m)
+			h.wait("the mapping after the router's restart", func() error { return h.reaches(at) })
 		})
 	}
 }
