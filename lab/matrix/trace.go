@@ -18,7 +18,7 @@ const (
 	// a tenth of a second apart and stay single.
 	burst = 25 * time.Millisecond
 	// repeated is the longest pause where nothing is learnt from telling datagrams apart: those that were dropped at the
-	// same place for the same reason, and what goes to servers and comes from them.
+	// same place for the same reason or of which nothing more was seen, and what goes to servers and comes from them.
 	repeated = 500 * time.Millisecond
 	// afterwards is for how long the trace goes on once there is a direct path.
 	afterwards = 100 * time.Millisecond
@@ -130,53 +130,79 @@ func places(s scenario.Scenario) layout {
 	return l
 }
 
-// next tells whether p is what comes next of a datagram that is under way. A router changes the source of what comes from inside
-// and the destination of what comes from outside, and both of what it turns back.
-func (l layout) next(j *journey, p scenario.Packet) bool {
+// follows tells how well p fits as what comes next of a datagram that is under way; 0: not at all. It must be the next machine
+// on some way, and a NAT changes the source or the destination, not both (but where it turns a datagram back). Backends differ in whether
+// a NAT tells of addresses before or after it has changed them.
+func (l layout) follows(j *journey, p scenario.Packet) (fit int) {
 	source, target := j.nowFrom == p.From, j.nowTo == p.To
+	next := l.on[j.end] == p.Where || l.on[p.Where] == j.end || l.on[j.end] == l.on[p.Where]
 	switch {
 	case j.ending:
-		return false
-	case j.end == p.Where: // it got no further: its link lost it
-		return p.Dropped && source && target
+		return 0
+	case j.end == p.Where: // it got no further
+		next = p.Dropped
 	case strings.HasSuffix(p.What, streamed): // by TCP, end to end
-		return source && target
-	case l.on[j.end] == p.Where: // outwards
-		return target || p.Why != "" && !p.Dropped && l.router[p.Where]
-	case l.on[p.Where] == j.end, l.on[j.end] == l.on[p.Where]: // inwards, or across
-		return source && (target || l.router[p.Where])
+		next = source && target
 	}
-	return false
+	switch {
+	case !next:
+		return 0
+	case source && target:
+		fit = 4
+	case source || target:
+		fit = 2
+	case l.router[p.Where] && p.Why != "" && !p.Dropped: // it was turned back
+		fit = 2
+	default:
+		return 0
+	}
+	if j.last == p.At {
+		fit++
+	}
+	return fit
 }
 
 // streamed marks what went by a stream.
 const streamed = " (stream)"
 
 // journeys follows each datagram from place to place. A trace does not number datagrams: what is seen at a place is
-// the oldest one under way that says the same and can have come there. It ends where it is dropped, and at a host.
+// that one under way which says the same and fits best, of several the oldest. It ends where it is dropped, and at a host.
 func (l layout) journeys(trace []scenario.Packet) (all []*journey) {
 	trace = slices.Clone(trace)
 	slices.SortStableFunc(trace, func(a, b scenario.Packet) int { return cmp.Compare(a.At, b.At) })
 	under := map[string][]*journey{} // way, by what they say
+	own := map[string]string{}       // addresses of hosts
 	for _, p := range trace {
 		waiting := under[p.What]
 		for len(waiting) > 0 && (waiting[0].ending || p.At-waiting[0].last > flight) {
 			waiting = waiting[1:]
 		}
-		i := slices.IndexFunc(waiting, func(j *journey) bool { return l.next(j, p) })
 		var j *journey
-		if i < 0 {
+		best, sends := 0, !l.router[p.Where] && own[p.Where] == host(p.From) && !p.Dropped
+		for _, w := range waiting {
+			if fit := l.follows(w, p); fit > best && !sends {
+				j, best = w, fit
+			}
+		}
+		if own[p.Where] == "" { // a host's first is either of these
+			own[p.Where] = host(p.From)
+			if best > 0 {
+				own[p.Where] = host(p.To)
+			}
+		}
+		if j == nil && !l.router[p.Where] && !sends && own[p.Where] != host(p.From) {
+			continue // a host got what was not under way to it: some trace took a private address for the host's
+		}
+		if j == nil {
 			j = &journey{from: p.Where, at: p.At, target: p.To, what: p.What}
 			all = append(all, j)
 			waiting = append(waiting, j)
-		} else {
-			if j = waiting[i]; j.end != j.from && j.end != p.Where {
-				j.via = append(j.via, j.end)
-			}
+		} else if j.end != j.from && j.end != p.Where {
+			j.via = append(j.via, j.end)
 		}
 		j.end, j.last, j.nowFrom, j.nowTo, j.dropped = p.Where, p.At, p.From, p.To, p.Dropped
 		j.why = cmp.Or(p.Why, j.why)
-		j.ending = p.Dropped || i >= 0 && !l.router[p.Where]
+		j.ending = p.Dropped || best > 0 && !l.router[p.Where]
 		under[p.What] = waiting
 	}
 	return all
@@ -192,7 +218,7 @@ func (l layout) bundle(all []*journey) (steps []Step) {
 	for _, j := range all {
 		k := key{j.from, j.end, j.what, j.why, host(j.target), j.dropped}
 		pause := burst
-		if j.dropped || l.servers[j.from] || l.servers[j.end] {
+		if j.dropped || l.router[j.end] || l.servers[j.from] || l.servers[j.end] {
 			pause = repeated
 		}
 		if i, ok := last[k]; ok && j.at-steps[i].Until <= pause {

@@ -65,6 +65,40 @@ func TestADatagramIsFollowedThroughItsNATs(t *testing.T) {
 	}
 }
 
+// The router of the netns backend tells of a datagram as it came, that of the vnet backend as it goes.
+func TestADatagramIsFollowedAlsoWhereNATsTellOfItBeforeTheyChangeIt(t *testing.T) {
+	s := sampled(t, Single, []scenario.Packet{
+		hop(0, "a", "10.0.0.2:1", "203.0.113.9:3478", "bind"), hop(0, "nat-a", "10.0.0.2:1", "203.0.113.9:3478", "bind"),
+		hop(0, "server", "203.0.113.1:5", "203.0.113.9:3478", "bind"),
+		hop(1, "b", "10.0.0.3:1", "203.0.113.9:3478", "bind"), hop(1, "nat-b", "10.0.0.3:1", "203.0.113.9:3478", "bind"),
+		hop(1, "server", "203.0.113.2:9", "203.0.113.9:3478", "bind"),
+		hop(2, "a", "10.0.0.2:1", "203.0.113.2:9", "ping"), hop(2, "nat-a", "10.0.0.2:1", "203.0.113.2:9", "ping"),
+		hop(3, "b", "10.0.0.3:1", "203.0.113.1:5", "ping"), hop(3, "nat-b", "10.0.0.3:1", "203.0.113.1:5", "ping"),
+		drop(hop(22, "nat-b", "203.0.113.1:5", "203.0.113.2:9", "ping"), "filtered"),
+		hop(23, "nat-a", "203.0.113.2:9", "203.0.113.1:5", "ping"), hop(23, "a", "203.0.113.2:9", "10.0.0.2:1", "ping"),
+	})
+	var got []string
+	for _, st := range s.Steps {
+		got = append(got, fmt.Sprint(st.From, st.Via, st.End, " ", st.What, " ", st.Dropped))
+	}
+	want := []string{"a[nat-a]server bind false", "b[nat-b]server bind false", "a[nat-a]nat-b ping true", "b[nat-b nat-a]a ping false"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestADatagramIsFollowedThroughAHairpin(t *testing.T) {
+	turned := hop(10, "carrier", "203.0.113.1:70", "100.64.0.3:9", "ping")
+	turned.Why = "turned back inside"
+	s := sampled(t, Hairpin, []scenario.Packet{
+		hop(0, "a", "10.0.0.2:1", "203.0.113.1:80", "ping"), hop(0, "nat-a", "100.64.0.2:7", "203.0.113.1:80", "ping"), turned,
+		hop(20, "nat-b", "203.0.113.1:70", "10.0.0.3:1", "ping"), hop(20, "b", "203.0.113.1:70", "10.0.0.3:1", "ping"),
+	})
+	if len(s.Steps) != 1 || s.Steps[0].End != "b" || !slices.Equal(s.Steps[0].Via, []string{"nat-a", "carrier", "nat-b"}) || s.Steps[0].Why != "turned back inside" {
+		t.Errorf("%+v", s.Steps)
+	}
+}
+
 func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
 	var trace []scenario.Packet
 	for i := range 2048 {
