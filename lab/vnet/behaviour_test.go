@@ -167,6 +167,25 @@ func TestAnUnsolicitedPacketSpoilsItsFiveTupleForAWhile(t *testing.T) {
 	}
 }
 
+func TestAFloodOfUnsolicitedPacketsTakesABoundedPlace(t *testing.T) {
+	n := newNAT(t, NATConfig{Mapping: eim, Filtering: apdf, Spoils: true})
+	inside := ap("10.0.0.2:5000")
+	seen := out(t, n, start, inside, ap("203.0.113.1:3478"))
+	remote := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 16), byte(i >> 8)}), uint16(1+i&0xff))
+	}
+	const flood = maxSpoiled + 1000
+	for i := range flood {
+		judged(t, n, start, remote(i), seen, DropFiltered)
+	}
+	if got := len(n.spoiled); got > maxSpoiled+1 {
+		t.Errorf("%d tuples are occupied", got)
+	}
+	if out(t, n, start, inside, remote(0)) != seen || out(t, n, start, inside, remote(flood-1)) == seen {
+		t.Error("others than the oldest made room")
+	}
+}
+
 func TestPortsComeInTheOrderOfTheirAllocation(t *testing.T) {
 	server := ap("203.0.113.1:3478")
 	for _, step := range []int16{1, 2, 7, -1, -29999} {

@@ -54,9 +54,9 @@ type NATConfig struct {
 	// address and port (RFC 4787 REQ-9). Without it they are lost.
 	Hairpin bool
 	Pooling Pooling
-	// Timeout is how long a session, and a mapping without sessions, lives after the last packet that refreshes
-	// it; 0: DefaultTimeout. The refresh scope is the session's, as Linux does it: a mapping lives as long as
-	// its longest session, but what one session's traffic keeps alive does not keep another's filter open.
+	// Timeout is how long a session lives after the last packet that refreshes it; 0: DefaultTimeout. A mapping
+	// lives as long as any of its sessions, but what one session's traffic keeps alive does not keep another's
+	// filter open, as in Linux.
 	Timeout time.Duration
 	// RefreshInbound lets packets from outside refresh too; those from inside always do (RFC 4787 REQ-6).
 	RefreshInbound bool

@@ -42,7 +42,15 @@
 // foretold the oracle says Never. That is a little too strict for one kind: if the side with the foretold port has
 // address-dependent mapping, it could probe from it, and the other side spray openers at it.
 //
-// Never: by luck only.
+// Never: by luck only. Where all have one public address, luck is a guessed port of 64,512; with pools it is more,
+// and who keeps trying may have it.
+//
+// Two sides behind the same NAT meet inside of it if their own addresses do: if they are in one network that does
+// not keep its members apart, or if whoever else is in between admits what was said of known addresses, of which
+// there are then only those of hosts that nothing translates for. Otherwise they meet outside, as if their NATs
+// were two; that takes hairpinning at the outermost NAT that translates, whose addresses servers see.
+//
+// IPv6 is plain, as nothing is translated: both firewalls open for a known address.
 //
 // # Pooling
 //
