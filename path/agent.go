@@ -200,7 +200,7 @@ func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
 		return
 	}
 	a.nat = v4
-	a.attempts.renew()
+	a.replan(now)
 	a.changed(now)
 }
 

@@ -127,6 +127,17 @@ var (
 // renew gives attempts a new beginning: something changed that they depend on.
 func (t *attempts) renew() { t.step, t.pass, t.busy, t.next = 0, 0, 0, time.Time{} }
 
+// replan begins anew because more, or something else, is known of the NATs. What is under way goes on if it is part
+// of the new plan.
+func (a *Agent) replan(now time.Time) {
+	if run := a.attempts.run; run != nil && a.cfg.Leads && !slices.ContainsFunc(a.plans().steps, func(s step) bool {
+		return s.way == run.id.Way && s.leaderOpens == run.id.LeaderOpens
+	}) {
+		a.abandon(now, "more has become known of the NATs")
+	}
+	a.attempts.renew()
+}
+
 // allowance is how many packets attempts may cost by now.
 func (t *attempts) allowance(now time.Time) float64 {
 	t.spent = max(0, t.spent-float64(now.Sub(t.at))/float64(allowanceEvery))
@@ -157,7 +168,7 @@ func (a *Agent) attend(now time.Time, out *Actions) {
 func (a *Agent) lead(now time.Time) {
 	t := &a.attempts
 	began := a.campaign.began
-	if !a.wanted || a.onDirect() || began.IsZero() || t.pass == maxPasses ||
+	if !a.wanted || a.onDirect() || began.IsZero() || t.pass == maxPasses || now.Sub(a.heard) > presentFor ||
 		!t.next.IsZero() && !a.due(now, t.next) || !a.due(now, began.Add(plainBriefly)) {
 		return
 	}
@@ -167,7 +178,14 @@ func (a *Agent) lead(now time.Time) {
 		answered = provenFor // it worked plainly, and will again
 	}
 	for _, q := range a.pairs {
-		if q.via.Method == weft.Direct && !q.probe.pong.IsZero() && a.after(now, q.probe.pong.Add(answered)) {
+		if q.via.Method != weft.Direct || q.probe.pong.IsZero() {
+			continue
+		}
+		until := q.probe.pong.Add(answered)
+		if h := &q.health; !p.sure && h.state == Failed && h.answers == 0 {
+			until = h.failedAt.Add(lostFirst) // it does not answer any more
+		}
+		if a.after(now, until) {
 			return
 		}
 	}

@@ -146,7 +146,7 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	}
 	if changed || m.NAT != e.nat {
 		e.nat = m.NAT
-		a.attempts.renew()
+		a.replan(now)
 	}
 	a.sweep(now)
 	if changed || restarted {

@@ -405,6 +405,22 @@ func TestAPeerThatDoesNotAnswerIsAskedEverMoreRarelyAndThenNoMore(t *testing.T) 
 	}
 }
 
+func TestWhatTurnsOutToBeHopelessIsStopped(t *testing.T) {
+	l := newLair(t, true, weft.NAT{}, weft.NAT{}, attested)
+	l.wait(plainFirst + 500*time.Millisecond)
+	if l.attempts.run == nil || len(l.sprayed) == 0 {
+		t.Fatal("of unknown NATs, nothing is tried")
+	}
+	hopeless := inOrderNAT
+	hopeless.Allocation, hopeless.Step = weft.RandomAllocation, 0
+	l.SetNAT(l.now, hopeless)
+	l.hear(wire.Candidates{Session: 9, Seq: 2, NAT: hopeless})
+	n := len(l.sprayed)
+	if l.wait(time.Hour); l.attempts.run != nil || len(l.sprayed) > n+1 || len(l.sockets) != 0 {
+		t.Errorf("%d more packets, %d sockets", len(l.sprayed)-n, len(l.sockets))
+	}
+}
+
 func TestLostMessagesOfAnAttemptAreRepeated(t *testing.T) {
 	l := newLair(t, false, randomADF, weft.NAT{}, attested)
 	count := func(kind wire.AttemptKind) (n int) {

@@ -59,8 +59,8 @@ func (a *Agent) able() string {
 		return "the peer has not told its addresses yet"
 	case len(a.targets()) == 0:
 		return "no relay has seen the peer over UDP, so there is no address to send to"
-	case !slices.ContainsFunc(a.pairs, func(p *pair) bool { return p.via.Method.Relayed() && p.health.state != Failed }):
-		return "no relay works by which to arrange anything with the peer"
+	case !slices.ContainsFunc(a.pairs, func(p *pair) bool { return p.via.Method.Relayed() }):
+		return "there is no relay by which to arrange anything with the peer"
 	}
 	return ""
 }
