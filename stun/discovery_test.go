@@ -121,17 +121,21 @@ func TestProbesThatGoToAnotherAddressMeanNothing(t *testing.T) {
 	})
 }
 
-// A NAT that moves all its mappings, or forgets them, while it is looked at.
-func TestANATThatChangesMeanwhileIsFoundRightOrNotAtAll(t *testing.T) {
+// A NAT that moves all its mappings, or forgets them, while it is looked at; and relays that are switched off.
+func TestAWorldThatChangesMeanwhileIsFoundRightOrNotAtAll(t *testing.T) {
 	for name, disturb := range map[string]func(*world){
 		"mappings move":        func(w *world) { w.nat.Rebind(w.now) },
 		"mappings are dropped": func(w *world) { w.nat.Forget() },
+		"a relay dies":         func(w *world) { w.kill(relayA.Addr()) },
+		"the other relay dies": func(w *world) { w.kill(relayB.Addr()) },
+		"all relays die":       func(w *world) { clear(w.servers) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := 0
 			for at := time.Duration(0); at < 5*time.Second; at += 37 * time.Millisecond {
 				everyKind(func(c vnet.NATConfig) {
 					c.Seed = uint64(at)
+					c.Hairpin = at%2 == 0
 					w := newWorld(t, c).relay(relayA, 2).relay(relayB, 2).probing(relayA, relayB)
 					w.disturb, w.disturbAt = disturb, at
 					r, _ := w.discover(t, relayA, relayB)
@@ -368,6 +372,38 @@ func TestADiscoveryHearsOnlyWhatIsMeantForIt(t *testing.T) {
 		t.Errorf("saw %v", seen)
 	}
 	d.Probed(epoch, stun.NewTransactionID(), true) // which nobody asked for
+}
+
+// A server that drops what asks for a change shows nothing by it. That its silence contradicts what came in otherwise
+// is told from a filter.
+func TestSilenceThatContradictsWhatCameInIsNotBelieved(t *testing.T) {
+	w := newWorld(t, eim).relay(relayA, 2).relay(relayB, 2).probing(relayA, relayB)
+	for a, s := range w.servers {
+		w.servers[a] = func(req []byte, from, local netip.AddrPort) (stun.Reply, bool) {
+			if m, _ := stun.Parse(req); m.Change != 0 {
+				return stun.Reply{}, false
+			}
+			return s(req, from, local)
+		}
+	}
+	if r, _ := w.discover(t, relayA, relayB); r.Filtering != weft.FilteringUnknown || r.Mapping != eim.Mapping {
+		t.Errorf("found %v", r.NAT)
+	}
+}
+
+func TestAServerThatSaysThatWeAreAtOurLoopbackDoesNotMakeUsSendThere(t *testing.T) {
+	w := newWorld(t, eim)
+	w.servers[relayA] = func(req []byte, from, local netip.AddrPort) (stun.Reply, bool) {
+		r, ok := (&stun.Responder{}).Respond(nil, req, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 53), local)
+		r.To = from
+		return r, ok
+	}
+	w.discover(t, relayA)
+	for to := range w.asked {
+		if to != relayA {
+			t.Errorf("sent to %v", to)
+		}
+	}
 }
 
 // Somebody who can send from the relay's address, but does not see its packets, does not know what it was asked for.

@@ -59,7 +59,7 @@ func (d *Discovery) ordered() weft.Support {
 		return weft.SupportUnknown
 	case o.came:
 		return weft.Supported
-	case o.over && o.sent >= probesSure && d.stands(d.filter) && d.way.believes(o.sent):
+	case o.over && d.stands(d.filter) && d.way.believes(o.sent):
 		return weft.Unsupported
 	}
 	return weft.SupportUnknown

@@ -238,6 +238,30 @@ func TestLossNeverMakesAnAnswerWrong(t *testing.T) {
 	}
 }
 
+// So much is lost that silence can be told from a filter by luck only, and what is seen to be lost says so.
+func TestWhereMuchIsLostSilenceIsHardlyBelieved(t *testing.T) {
+	all, bad := 0, 0
+	for _, name := range []string{"two relays", "a server with two addresses"} {
+		f := fleets[name]
+		everyNAT(t, func(t *testing.T, c vnet.NATConfig) {
+			for seed := range uint64(6) {
+				c := c
+				c.Seed = c.Seed*1000 + seed
+				w := f.build(newWorld(t, c))
+				w.loss = 0.35
+				r, _ := w.discover(t, f.servers...)
+				if all++; wrong(r.NAT, w.nat.Config().NAT()) != nil {
+					bad++
+				}
+			}
+		})
+	}
+	t.Logf("%d of %d discoveries said something wrong", bad, all)
+	if bad*200 > all {
+		t.Errorf("%d of %d discoveries said something wrong", bad, all)
+	}
+}
+
 func TestAnyNATAndAnyLossIsFoundRightOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := vnet.NATConfig{

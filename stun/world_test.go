@@ -124,6 +124,15 @@ func (w *world) four(r *stun.Responder) *world {
 	return w
 }
 
+// kill switches off what answers at an address.
+func (w *world) kill(a netip.Addr) {
+	for s := range w.servers {
+		if s.Addr() == a {
+			delete(w.servers, s)
+		}
+	}
+}
+
 func (w *world) lost() bool { return w.rand.Float64() < w.loss }
 
 func (w *world) after(d time.Duration, f flight) {
@@ -187,7 +196,7 @@ func (w *world) enter(f flight) {
 // probe is what a relay does that is asked to: it sends one, and says so.
 func (w *world) probe(d *stun.Discovery, a stun.Action) {
 	i := slices.IndexFunc(w.probers, func(p stun.Prober) bool { return p.Server == a.To })
-	if w.refuse || i < 0 || w.lost() {
+	if w.refuse || i < 0 || w.servers[a.To] == nil || w.lost() {
 		w.after(2*w.rtt, flight{do: func() { d.Probed(w.now, a.Probe.ID, false) }})
 		return
 	}
