@@ -39,9 +39,10 @@ func newWorld(s scenario.Scenario, o scenario.Options) (*world, error) {
 	if o.KeepTrace {
 		w.trace = newTrace(w)
 	}
-	for range s.Routers { // each after the one that it is on, in whatever order they stand
+	for round := range len(s.Routers) + 1 { // each after the one that it is on, in whatever order they stand
 		for _, r := range s.Routers {
-			if outer := w.segment(r.On); outer != nil && w.routers[r.Name] == nil {
+			chose := len(r.NAT.Public) > 0 || round > 0 // who chose addresses comes before those who take any
+			if outer := w.segment(r.On); chose && outer != nil && w.routers[r.Name] == nil {
 				if err := w.addRouter(outer, r); err != nil {
 					return nil, err
 				}

@@ -3,10 +3,12 @@ package sim
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"weft"
 	"weft/lab/scenario"
 	"weft/lab/vnet"
 )
@@ -119,5 +121,26 @@ flow ann bob every=1s
 	w.nodes[0].main.Close()
 	if send(w.machine("ann").host, nodePort); f.hist.Arrived[3] == 0 {
 		t.Error("what comes from the peer's address is not taken")
+	}
+}
+
+func TestARouterHasTheAddressesThatItChose(t *testing.T) {
+	w := begun(t, `router any on=internet nat=EIM-EIF pool=3
+router inner on=fixed nat=EIM-EIF
+router fixed on=internet nat=EIM-EIF public=203.0.113.1,203.0.113.3
+server hub on=internet
+host ann on=inner
+host bob on=any
+expect ann bob direct within 5s
+`, 5*time.Second)
+	want := []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.3")}
+	if got := w.routers["fixed"].NAT().Config().Public; !slices.Equal(got, want) {
+		t.Errorf("fixed has %v", got)
+	}
+	if got := w.routers["any"].NAT().Config().Public; len(got) != 3 || slices.Contains(got, want[0]) || slices.Contains(got, want[1]) {
+		t.Errorf("any has %v", got)
+	}
+	if path := w.history.At(w.elapsed(), "ann", "bob"); path != weft.PathDirect {
+		t.Errorf("ann and bob are on %v", path)
 	}
 }
