@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.zx2c4.com/wireguard/conn"
+
 	"weft"
 	"weft/wire"
 )
@@ -281,6 +283,36 @@ func TestNumbersOfLinksComeRoundAndAreNotGivenTwice(t *testing.T) {
 	second, _ := spareOf(t, n)
 	if second == first || second < firstSpare {
 		t.Errorf("%#x and %#x", first, second)
+	}
+}
+
+func TestSpareSocketsAllocateNothingPerPacket(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes pools allocate")
+	}
+	n, _, _ := quietNode(t)
+	link, _ := spareOf(t, n)
+	_, to := listener(t) // nobody reads, and the kernel drops
+	via := weft.DirectVia(link, to)
+	n.Learn(2, to)
+	b := transport(1440, 0)
+	in, sizes, eps := [][]byte{make([]byte, 2048)}, make([]int, 1), make([]conn.Endpoint, 1)
+	ep := &conn.StdNetEndpoint{AddrPort: to}
+	for what, f := range map[string]func(){
+		"sending a frame":                     func() { n.Engine.Send(2, via, b) },
+		"sending a datagram":                  func() { n.WriteTo(link, to, b) },
+		"sending a frame with a time to live": func() { n.SendTTL(2, via, b, 3) },
+		"receiving": func() {
+			sizes[0], eps[0] = copy(in[0], b), ep
+			n.bind.sieve(link, in, sizes, eps)
+		},
+	} {
+		if a := testing.AllocsPerRun(100, f); a != 0 {
+			t.Errorf("%s allocates %v times", what, a)
+		}
+	}
+	if eps[0] != conn.Endpoint(n.Engine.peer(2)) {
+		t.Errorf("what was received is %s's", eps[0].DstToString())
 	}
 }
 
