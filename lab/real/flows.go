@@ -62,7 +62,6 @@ func (f *flow) run(w *world, at netip.AddrPort) {
 		size = flowSize
 	}
 	packet := make([]byte, max(8, size-overhead))
-	goal := netip.AddrPortFrom(to.overlay, at.Port())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for n := 0; f.For == 0 || time.Duration(n)*f.Every < f.For; n++ {
@@ -76,7 +75,9 @@ func (f *flow) run(w *world, at netip.AddrPort) {
 		f.sent = n + 1
 		f.mu.Unlock()
 		binary.BigEndian.PutUint64(packet, uint64(n))
-		mouth.WriteToUDPAddrPort(packet, goal) // what does not get out is lost
+		if a := to.overlay.Load(); a != nil {
+			mouth.WriteToUDPAddrPort(packet, netip.AddrPortFrom(*a, at.Port())) // what does not get out is lost
+		}
 	}
 	<-w.ctx.Done() // what is under way may still arrive
 }

@@ -121,9 +121,6 @@ func (b Backend) check(s scenario.Scenario) error {
 				return refuse(r.Line, "give %s the address %v outside: its internet is %v", r.Name, a, netns.PublicPrefix())
 			}
 		}
-		if r.Kernel != "" && max(r.PoolSize, len(r.NAT.Public)) > 1 {
-			return refuse(r.Line, "give the kernel's NAT of %s several addresses: leave kernel= out", r.Name)
-		}
 	}
 	for _, e := range s.Events {
 		r := s.Router(e.Args[0])

@@ -203,7 +203,7 @@ func (w *world) acquainted(ctx context.Context) error {
 func (m *machine) learn(s weft.Status) {
 	for _, a := range s.Self.Addrs {
 		if a.Is4() {
-			m.overlay = a
+			m.overlay.Store(&a)
 		}
 	}
 }

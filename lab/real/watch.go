@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -283,23 +282,24 @@ func (p *pair) explain(w *world) {
 		}
 	}
 	if r.Path == weft.PathDirect {
-		r.Way = way(docs[0].Attempts, docs[1].Attempts)
+		r.Way = way(docs[0], docs[1])
 	}
 }
 
-// way is how a direct path was found: by the last attempt at one that either end has made.
-func way(a, b []weft.WayAttempt) string {
-	last := weft.WayAttempt{Way: "plain"}
-	for _, x := range slices.Concat(a, b) {
-		if x.At.After(last.At) {
-			last = x
+// way is how a direct path was found. Only what was sprayed or predicted has a socket of its own, at one end at least.
+func way(a, b weft.Explanation) string {
+	if a.OwnSocket == 0 && b.OwnSocket == 0 {
+		return "plain"
+	}
+	for _, doc := range []weft.Explanation{a, b} {
+		for _, x := range slices.Backward(doc.Attempts) {
+			switch x.Way {
+			case "spray":
+				return "sprayed"
+			case "predict":
+				return "predicted"
+			}
 		}
 	}
-	switch {
-	case strings.HasPrefix(last.Way, "spray"):
-		return "sprayed"
-	case strings.HasPrefix(last.Way, "predict"):
-		return "predicted"
-	}
-	return "plain"
+	return "sprayed"
 }

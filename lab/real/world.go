@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weft"
@@ -49,8 +50,8 @@ type machine struct {
 	relay   *netns.Process
 	running bool
 	others  []*netns.Process
-	logs    []*netns.Process // all that ever ran, for their logs
-	overlay netip.Addr       // of a node, once it is up
+	logs    []*netns.Process           // all that ever ran, for their logs
+	overlay atomic.Pointer[netip.Addr] // of a node, once it is up
 }
 
 // newWorld lays out routers and hosts, each behind the one that it is on.
