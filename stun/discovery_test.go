@@ -135,7 +135,7 @@ func TestAWorldThatChangesMeanwhileIsFoundRightOrNotAtAll(t *testing.T) {
 			for at := time.Duration(0); at < 5*time.Second; at += 37 * time.Millisecond {
 				everyKind(func(c vnet.NATConfig) {
 					c.Seed = uint64(at)
-					c.Hairpin = at%2 == 0
+					c.Hairpin = at/(37*time.Millisecond)%2 == 0
 					w := newWorld(t, c).relay(relayA, 2).relay(relayB, 2).probing(relayA, relayB)
 					w.disturb, w.disturbAt = disturb, at
 					r, _ := w.discover(t, relayA, relayB)
