@@ -157,7 +157,7 @@ limit 40s
 		t.Errorf("%+v", r.Outcomes)
 	}
 	// While bob was off and while the link was down, data was lost: a flow that loses nothing there was never there.
-	if len(r.Flows) != 1 || r.Flows[0].Sent < 1000 || r.Flows[0].Silence < 2*time.Second {
+	if len(r.Flows) != 1 || r.Flows[0].Sent < 1000 || r.Flows[0].Lost < 10 || r.Flows[0].Lost > 300 {
 		t.Errorf("the flow was %+v", r.Flows)
 	}
 }
@@ -206,7 +206,6 @@ func TestWhatCannotBeDoneIsRefusedWithItsLine(t *testing.T) {
 	for text, why := range map[string]string{
 		"router a on=internet kernel=masquerade\nserver hub on=internet\nhost ann on=a\nhost bob on=a\nat 1s rebind a\nexpect ann bob direct within 5s": "line 5: the netns backend cannot rebind",
 		"router a on=internet nat=EIM-EIF public=8.8.8.8\nserver hub on=internet\nhost ann on=a":                                                        "line 1: the netns backend cannot give a the address 8.8.8.8",
-		"router a on=internet kernel=random pool=3\nserver hub on=internet\nhost ann on=a":                                                              "several addresses",
 	} {
 		s := parse(t, text)
 		err := Backend{}.check(s)
