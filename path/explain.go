@@ -68,9 +68,14 @@ func (a *Agent) blocked(now time.Time) string {
 	}
 	n, last := len(t.history), t.history[len(t.history)-1].Result
 	if n == 1 {
-		return s + ", and one attempt failed: " + last
+		s += ", and one attempt failed: " + last
+	} else {
+		s = fmt.Sprintf("%s, and the last %d attempts failed: in the end, %s", s, n, last)
 	}
-	return fmt.Sprintf("%s, and the last %d attempts failed: in the end, %s", s, n, last)
+	if t.pass == maxPasses {
+		s += "; no more are made until something changes"
+	}
+	return s
 }
 
 // hopeless says why nothing is tried between two NATs.

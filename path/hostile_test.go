@@ -362,8 +362,22 @@ func TestWithoutSocketsTheAttemptIsDeclined(t *testing.T) {
 	if l.lastSaid().Result != wire.Declined || l.attempts.run != nil {
 		t.Errorf("said %+v", l.lastSaid())
 	}
+	// Nor are more kept than were asked for.
+	l.hear(proposal(3, wire.Spray, false))
+	var list []Opened
+	for i := range 2 * MaxSockets {
+		list = append(list, Opened{Link: FirstSpare + weft.LinkID(i)})
+		l.sockets[list[i].Link] = true
+	}
+	l.Opened(l.now, append(list, Opened{Link: 3}, list[0])) // and one of ours, and one twice
+	if l.step(); len(l.sockets) != MaxSockets || len(l.attempts.spares) != MaxSockets {
+		t.Errorf("%d sockets are kept, %d of them known", len(l.sockets), len(l.attempts.spares))
+	}
+	l.NetworkChanged(l.now)
+	l.step()
+
 	// And a caller that never answers does not keep it waiting.
-	l.hear(proposal(2, wire.Spray, false))
+	l.hear(proposal(4, wire.Spray, false))
 	l.wait(socketsWithin + time.Millisecond)
 	if l.attempts.run != nil || l.cfg.Budget.holder != nil {
 		t.Error("it waits for sockets for ever")
