@@ -1,6 +1,7 @@
 package path
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -112,6 +113,32 @@ func FuzzAgent(f *testing.F) {
 		seed[i] = byte(i * 37)
 	}
 	f.Add(seed)
+	// A peer that has attempts made of every kind.
+	relayed := []byte{9, 2, 0, 1, 255}
+	begin := [][]byte{
+		{2},                                        // eager, and does not lead
+		{2, 1, 2, 0, 1, 255},                       // SetRelays
+		{0, 1, 0, 1, 0},                            // SetLocal
+		{12, 4, 2, 2, 0, 1},                        // SetNAT: sequential
+		{13, 1, 1},                                 // SetAttested
+		relayed, {4, 1, 1, 1, 0, 4, 3, 2, 0, 1, 1}, // Candidates
+	}
+	for way := range byte(2) {
+		for opens := range byte(2) {
+			story := slices.Concat(begin...)
+			for number := range byte(3) {
+				story = slices.Concat(story, relayed, []byte{7, 0, way, opens, 1, 1, number + 1, 100, 0, 0, 1, 0, 1}) // Propose
+				story = append(story, 14, 1, 7, 7)                                                                    // Opened
+				story = slices.Concat(story, relayed, []byte{7, 2, way, opens, 1, 1, number + 1, 100, 0, 0, 1, 0, 1}) // Begin
+				story = append(story, bytes.Repeat([]byte{7}, 30)...)
+				story = append(story, 9, 3, 0, 0, 1, 0, 0, 3, 5, 5, 1) // a ping from the attested address
+				if number == 1 {
+					story = slices.Concat(story, relayed, []byte{7, 3, way, opens, 1, 1, number + 1, 0, 0, 0, 0, 1, 0, 1}) // End
+				}
+			}
+			f.Add(story)
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := tape{b}
 		now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

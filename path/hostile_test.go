@@ -421,7 +421,7 @@ func TestAPeerThatDoesNotAnswerIsAskedEverMoreRarelyAndThenNoMore(t *testing.T) 
 
 func TestWhatTurnsOutToBeHopelessIsStopped(t *testing.T) {
 	l := newLair(t, true, weft.NAT{}, weft.NAT{}, attested)
-	l.wait(plainFirst + 500*time.Millisecond)
+	l.wait(plainFirst + 200*time.Millisecond)
 	if l.attempts.run == nil || len(l.sprayed) == 0 {
 		t.Fatal("of unknown NATs, nothing is tried")
 	}
@@ -430,6 +430,9 @@ func TestWhatTurnsOutToBeHopelessIsStopped(t *testing.T) {
 	l.SetNAT(l.now, hopeless)
 	l.hear(wire.Candidates{Session: 9, Seq: 2, NAT: hopeless})
 	n := len(l.sprayed)
+	if l.attempts.run != nil {
+		t.Error("it goes on")
+	}
 	if l.wait(time.Hour); l.attempts.run != nil || len(l.sprayed) > n+1 || len(l.sockets) != 0 {
 		t.Errorf("%d more packets, %d sockets", len(l.sprayed)-n, len(l.sockets))
 	}
