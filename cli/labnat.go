@@ -264,7 +264,11 @@ func commandLine(c *cobra.Command) string {
 		case f.Value.Type() == "bool":
 			words = append(words, "--"+f.Name)
 		case f.Name == "expect":
-			words = append(words, "--expect "+filepath.Base(f.Value.String()))
+			path := f.Value.String()
+			if filepath.IsAbs(path) { // the page is to be shown to others, this machine's directories are not
+				path = filepath.Base(path)
+			}
+			words = append(words, "--expect "+path)
 		case f.NoOptDefVal != "":
 			words = append(words, "--"+f.Name+"="+f.Value.String())
 		default:
