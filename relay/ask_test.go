@@ -66,7 +66,11 @@ func TestARelayTellsWhereItSeesANodeOfTheSameNetwork(t *testing.T) {
 	w.member(3).stream()
 	stranger := w.member(4)
 	stranger.ticket = stranger.signed(func(t *wire.Ticket) { t.Network = [8]byte{'o', 't', 'h', 'e', 'r'} })
-	stranger.udp().bind()
+	outsider := stranger.udp().asking()
+	outsider.b.Locate(time.Now(), 2)
+	if got := outsider.answers(1)[0]; got.Addr.IsValid() || got.Outcome != Answered {
+		t.Errorf("a node of another network is told %+v", got)
+	}
 
 	a := w.member(1).udp().asking()
 	for id := weft.NodeID(1); id <= 4; id++ {
@@ -79,7 +83,7 @@ func TestARelayTellsWhereItSeesANodeOfTheSameNetwork(t *testing.T) {
 		}
 		delete(want, got.Node)
 	}
-	if st := w.relay.Stats(); st.Locates != 4 {
+	if st := w.relay.Stats(); st.Locates != 5 {
 		t.Errorf("%d Locates are counted", st.Locates)
 	}
 	// Where the peer is now, not where it was.

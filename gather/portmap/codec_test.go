@@ -126,8 +126,14 @@ func TestARouterThatIsHeardForTheFirstTimeWasNotRestarted(t *testing.T) {
 	if e.lost(5, time.Unix(1e9, 0)) {
 		t.Error("it is taken for restarted")
 	}
-	if !e.lost(3, time.Unix(1e9+10, 0)) {
+	if e.lost(4, time.Unix(1e9, 0)) {
+		t.Error("a second that is rounded the other way is a restart")
+	}
+	if e.lost(5, time.Unix(1e9, 0)); !e.lost(3, time.Unix(1e9, 0)) {
 		t.Error("a clock that goes back is not seen")
+	}
+	if !e.lost(1003, time.Unix(1e9+1, 0)) {
+		t.Error("another router, which has run for longer, is not seen")
 	}
 }
 

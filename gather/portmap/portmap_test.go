@@ -415,25 +415,59 @@ func TestARestartedRouterIsAskedAgain(t *testing.T) {
 }
 
 func TestAMappingIsRenewedAtHalfItsLife(t *testing.T) {
-	f := newFake(t)
-	var maps atomic.Uint32
-	f.answers(func(b []byte) [][]byte {
-		if b[0] != pcpVersion {
-			return nil
-		}
-		if b[1] == opMap {
-			maps.Add(1)
-			return [][]byte{mapOf(b, nil)}
-		}
-		return nil
-	})
-	began := time.Now()
-	w := start(t, func(c *Client) { c.timing.lifetime, c.timing.least = 2*time.Second, time.Second }, f)
-	w.settled()
-	eventually(t, "the first renewal", func() bool { return maps.Load() == 2 })
-	// Asked whether it stands first, which nobody answers here, and then renewed.
-	if d := time.Since(began); d < time.Second || d > 1900*time.Millisecond {
-		t.Errorf("renewed after %v of 2 s", d)
+	for _, p := range []Protocol{PCP, NATPMP, UPnP} {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			maps := func() int { return 0 }
+			if p == UPnP {
+				d := f.upnp(nil)
+				maps = func() (n int) {
+					for _, action := range d.did() {
+						if action == "AddPortMapping" {
+							n++
+						}
+					}
+					return n
+				}
+			} else {
+				began := time.Now()
+				epoch := func() uint32 { return uint32(1000 + time.Since(began)/time.Second) }
+				put := func(b []byte) { binary.BigEndian.PutUint32(b[8:], epoch()) }
+				f.answers(func(b []byte) [][]byte {
+					switch {
+					case b[0] == pcpVersion && p == NATPMP, b[0] == natpmpVersion && p == PCP:
+						return nil
+					case b[0] == pcpVersion && b[1] == opAnnounce:
+						answer := append([]byte{pcpVersion, pcpAnswer, 0, 0}, make([]byte, 20)...)
+						put(answer)
+						return [][]byte{answer}
+					case b[0] == pcpVersion:
+						return [][]byte{mapOf(b, put)}
+					case b[1] == opAddress:
+						return [][]byte{addressOf(testExternal, epoch())}
+					}
+					return [][]byte{portOf(b, epoch(), nil)}
+				})
+				maps = func() (n int) {
+					for _, b := range f.requests() {
+						if b[0] == pcpVersion && p == PCP && b[1] == opMap || b[0] == natpmpVersion && p == NATPMP && b[1] == opMapUDP {
+							n++
+						}
+					}
+					return n
+				}
+			}
+			w := start(t, func(c *Client) {
+				c.timing.lifetime, c.timing.least, c.timing.check = 3*time.Second, time.Second, 100*time.Millisecond
+			}, f)
+			w.settled()
+			began := time.Now()
+			eventually(t, "the first renewal", func() bool { return maps() == 2 })
+			if d := time.Since(began); d < 1300*time.Millisecond || d > 2900*time.Millisecond {
+				t.Errorf("renewed after %v of 3 s", d)
+			}
+		})
 	}
 }
 
