@@ -207,7 +207,8 @@ func TestAnswersOfOthersThanTheGatewayDoNotCount(t *testing.T) {
 	}()
 	// And so with searches.
 	fetched := atomic.Int32{}
-	at := serve(t, other.addr, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched.Add(1) }))
+	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched.Add(1) })
+	at, own := serve(t, other.addr, count), serve(t, f.addr, count)
 	search, voice := f.listen(ssdpPort), other.listen(ssdpPort)
 	go func() {
 		buf := make([]byte, 2048)
@@ -216,9 +217,9 @@ func TestAnswersOfOthersThanTheGatewayDoNotCount(t *testing.T) {
 			if err != nil {
 				return
 			}
-			for _, c := range []*net.UDPConn{search, voice} {
-				c.WriteToUDPAddrPort([]byte("HTTP/1.1 200 OK\r\nLOCATION: "+at+"\r\n\r\n"), from)
-			}
+			// The gateway names a place elsewhere, and somebody elsewhere one on the gateway.
+			search.WriteToUDPAddrPort([]byte("HTTP/1.1 200 OK\r\nLOCATION: "+at+"\r\n\r\n"), from)
+			voice.WriteToUDPAddrPort([]byte("HTTP/1.1 200 OK\r\nLOCATION: "+own+"\r\n\r\n"), from)
 		}
 	}()
 	if s := start(t, nil, f).settled(); s.Problem != errNone.Error() || fetched.Load() != 0 {
