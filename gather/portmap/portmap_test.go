@@ -2,7 +2,6 @@ package portmap
 
 import (
 	"encoding/binary"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
