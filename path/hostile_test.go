@@ -26,6 +26,7 @@ type lair struct {
 	said       []wire.Attempt
 	perSecond  map[int64]int
 	silent     bool // sockets are not served
+	mute       bool // pings are not answered
 }
 
 func newLair(t *testing.T, leads bool, own, theirs weft.NAT, at ...netip.Addr) *lair {
@@ -53,7 +54,7 @@ func (l *lair) step() {
 			if m.Path == 0 {
 				l.sprayed = append(l.sprayed, x)
 				l.perSecond[l.now.Unix()]++
-			} else if x.Via == relayUDP {
+			} else if x.Via == relayUDP && !l.mute {
 				l.Handle(l.now, relayUDP, wire.Pong{Path: m.Path, Tx: m.Tx})
 			}
 		case wire.Attempt:
@@ -249,6 +250,9 @@ func TestOnlyTheRightAnswerFromTheRightPlaceCounts(t *testing.T) {
 			t.Errorf("%v is asked for or valid by a forged answer", p.via)
 		}
 	}
+	if l.find(weft.DirectVia(FirstSpare+5, probe.Via.Addr)) != nil {
+		t.Error("there is a pair of a socket that was never opened")
+	}
 	l.Handle(l.now, probe.Via, wire.Pong{Tx: tx})
 	if p := l.find(probe.Via); p == nil || !p.probe.asked || p.health.state != Untested {
 		t.Errorf("the right answer has %+v asked", p)
@@ -413,7 +417,15 @@ func TestAPeerThatDoesNotAnswerIsAskedEverMoreRarelyAndThenNoMore(t *testing.T) 
 	if len(l.sockets) != 0 {
 		t.Errorf("%d sockets are left", len(l.sockets))
 	}
-	l.SetNAT(l.now, inOrderNAT) // something changed
+	l.mute = true // nor anything else any more
+	l.wait(2 * presentFor)
+	l.SetNAT(l.now, inOrderNAT)
+	if l.wait(5 * time.Second); proposed() != perDay[0] {
+		t.Error("it is tried while it is not there")
+	}
+	l.mute = false
+	l.Handle(l.now, relayUDP, wire.Ping{Path: 9})
+	l.SetNAT(l.now, randomADF) // something changed
 	if l.wait(5 * time.Second); proposed() == perDay[0] {
 		t.Error("it is not tried again with another NAT")
 	}

@@ -88,6 +88,20 @@ func TestAPlanIsTheSameWhoeverLeadsAndShort(t *testing.T) {
 	})
 }
 
+func TestAProberWhoseAddressIsKnownIsPreferredToAFilterThatIsKind(t *testing.T) {
+	restricted := natKind{weft.EndpointIndependentMapping, weft.AddressDependentFiltering}.config().NAT()
+	hardest := natKind{weft.AddressDependentMapping, weft.AddressAndPortDependentFiltering}.config().NAT()
+	for _, c := range []struct {
+		leader, follower weft.NAT
+		leaderOpens      bool
+	}{{restricted, hardest, false}, {hardest, restricted, true}} {
+		p := planFor(c.leader, c.follower)
+		if p.steps[0].leaderOpens != c.leaderOpens || p.steps[1].leaderOpens == c.leaderOpens || len(p.steps) != SprayTries {
+			t.Errorf("%v leads %v: %+v", c.leader, c.follower, p.steps)
+		}
+	}
+}
+
 func TestEveryPortIsGuessedOnceTheToldOnesFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		named := rapid.SliceOfN(rapid.Uint16(), 0, 64).Draw(t, "named")

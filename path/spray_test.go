@@ -97,7 +97,7 @@ func TestASprayedPathThatIsLostIsFoundAgain(t *testing.T) {
 				c.lose(w)
 				w.run(3 * time.Second)
 				w.needOutageBelow(2500*time.Millisecond, cut, w.now.Sub(cut))
-				w.until(60*time.Second, "both direct again", w.bothDirect)
+				w.until(20*time.Second, "both direct again", w.bothDirect)
 				w.run(time.Minute)
 				if n := len(w.a.spares) + len(w.b.spares); n > 1 || !w.bothDirect() {
 					w.failf("%d sockets are held, and both are direct: %v", n, w.bothDirect())
@@ -105,6 +105,22 @@ func TestASprayedPathThatIsLostIsFoundAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTheSocketInUseIsKeptWhereThereIsNoOtherWay(t *testing.T) {
+	forSeeds(t, 5, func(t *testing.T, seed uint64) {
+		w := sprayedHomes(t, seed)
+		for _, h := range w.hosts {
+			h.noUDP, h.noStream, h.fault.direct = true, true, true
+			h.agent.SetRelays(w.now, nil)
+			h.poll()
+		}
+		w.run(StaleAfter + 15*time.Second)
+		w.a.fault.direct, w.b.fault.direct = false, false
+		cut := w.now
+		w.run(40 * time.Second)
+		w.needOutageBelow(30*time.Second, cut, 40*time.Second)
+	})
 }
 
 // TestWhatIsLostOnTheWayDoesNotStrandAnAttempt loses most of what goes through the relay.
