@@ -107,6 +107,30 @@ func TestAMatrixIsHeldAgainstAFileAndWrittenDown(t *testing.T) {
 	}
 }
 
+func TestAMatrixRunsUnderTheConditionsThatWereAskedFor(t *testing.T) {
+	const cell = "lab nat --json --cell EIM-EIF,EIM-EIF"
+	for line, want := range map[string]matrix.Conditions{
+		"":                   {Layout: "single", Pool: 1, Ports: "random"},
+		"--loss 5 --late":    {Layout: "single", Pool: 1, Ports: "random", Loss: 5, Late: true},
+		"--loss 2.5%":        {Layout: "single", Pool: 1, Ports: "random", Loss: 2.5},
+		"--double":           {Layout: "double", Pool: 1, Ports: "random"},
+		"--hairpin --pool 4": {Layout: "hairpin", Pool: 4, Ports: "random"},
+		"--ports sequential": {Layout: "single", Pool: 1, Ports: "sequential"},
+		"--ports preserving": {Layout: "single", Pool: 1, Ports: "preserving"},
+	} {
+		r := inProcess(strings.Fields(cell + " " + line)...)
+		var doc matrix.Result
+		if err := json.Unmarshal([]byte(r.out), &doc); err != nil || r.code != ExitOK {
+			t.Errorf("%s: %v, %+v", line, err, r)
+			continue
+		}
+		want.Matrix, want.OneWay, want.Patient = "rfc4787", doc.Conditions.OneWay, doc.Conditions.Patient
+		if doc.Conditions != want || doc.Seeds != vnetSeeds || len(doc.Cells[0].Runs) != vnetSeeds {
+			t.Errorf("%s: %+v, %d seeds, %d runs", line, doc.Conditions, doc.Seeds, len(doc.Cells[0].Runs))
+		}
+	}
+}
+
 func TestAMatrixThatIsInterruptedSaysWhatItKnows(t *testing.T) {
 	out := t.TempDir()
 	p := start(t, weftCommand(t, "lab", "nat", "--seeds", "100000", "--jobs", "1", "--out", out, "--json"))

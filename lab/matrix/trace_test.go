@@ -99,6 +99,54 @@ func TestADatagramIsFollowedThroughAHairpin(t *testing.T) {
 	}
 }
 
+func TestWhatIsSentOnceThereIsADirectPathIsNotTold(t *testing.T) {
+	p := planned(t, Config{Matrix: "rfc3489"})
+	var trace []scenario.Packet
+	for _, at := range []int{0, 200, 290, 310, 5000} {
+		trace = append(trace, hop(at, "a", "10.0.0.2:1", "203.0.113.2:9", fmt.Sprint("ping ", at)))
+	}
+	res := direct(Plain, 200*time.Millisecond)
+	res.Trace = trace
+	if s := newSample(p.Cells[0].Scenario, 1, res); len(s.Steps) != 3 {
+		t.Errorf("%+v", s.Steps)
+	}
+}
+
+// A NAT that sends on what is for a private address says so of an address that a host elsewhere has, too.
+func TestAHostGetsOnlyWhatWasUnderWayToIt(t *testing.T) {
+	s := sampled(t, Single, []scenario.Packet{
+		hop(0, "a", "10.0.0.2:1", "203.0.113.9:1", "hello"),
+		hop(5, "b", "10.0.0.3:1", "10.0.0.2:1", "ping"), hop(5, "nat-b", "10.0.0.3:1", "10.0.0.2:1", "ping"),
+		hop(5, "a", "203.0.113.2:9", "10.0.0.2:1", "ping"),
+	})
+	if len(s.Steps) != 2 || s.Steps[1].End != "nat-b" {
+		t.Errorf("%+v", s.Steps)
+	}
+}
+
+// Of two that could have come to a place, that one did which is seen elsewhere at the same instant.
+func TestWhatHappensAtTheSameInstantIsOneJourney(t *testing.T) {
+	s := sampled(t, Single, []scenario.Packet{
+		hop(0, "a", "10.0.0.2:1", "203.0.113.2:1", "ping"), hop(0, "nat-a", "10.0.0.2:1", "203.0.113.2:1", "ping"),
+		hop(1, "a", "10.0.0.2:1", "203.0.113.9:3478", "ping"), hop(1, "nat-a", "10.0.0.2:1", "203.0.113.9:3478", "ping"),
+		hop(2, "b", "10.0.0.3:1", "203.0.113.9:3478", "ping"), hop(2, "nat-b", "10.0.0.3:1", "203.0.113.9:3478", "ping"),
+		hop(2, "server", "203.0.113.2:7", "203.0.113.9:3478", "ping"),
+	})
+	if last := s.Steps[len(s.Steps)-1]; last.From != "b" || last.End != "server" {
+		t.Errorf("%+v", s.Steps)
+	}
+}
+
+// The same place twice is two datagrams, unless the second time tells that the first was dropped.
+func TestTwoAlikeAtTheSamePlaceAreTwo(t *testing.T) {
+	s := sampled(t, Single, []scenario.Packet{
+		hop(0, "nat-a", "203.0.113.1:5", "203.0.113.2:9", "ping"), hop(100, "nat-a", "203.0.113.1:5", "203.0.113.2:9", "ping"),
+	})
+	if len(s.Steps) != 1 || s.Steps[0].Count != 2 {
+		t.Errorf("%+v", s.Steps)
+	}
+}
+
 func TestASprayIsOneStepAndSingleProbesStaySingle(t *testing.T) {
 	var trace []scenario.Packet
 	for i := range 2048 {
