@@ -77,7 +77,7 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 		fmt.Fprintf(w, "\n%s: %s.\n", side.Name, strings.Join(side.Words, "; "))
 	}
 	if e.Blocked != "" {
-		fmt.Fprintf(w, "\nWhy there is no direct path: %s\n", e.Blocked)
+		fmt.Fprintf(w, "\nWhy there is no direct path: %s.\n", strings.TrimSuffix(e.Blocked, "."))
 	}
 	for i, advice := range e.Advice {
 		if i == 0 {

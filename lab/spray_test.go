@@ -2,9 +2,12 @@ package lab
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"weft"
@@ -48,30 +51,34 @@ func (w *world) iperf3(from, to *netns.Host, addr string, seconds int) float64 {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var out string
-	if err := netns.WaitFor(w.ctx, "iperf3 to answer", func() (err error) {
-		out, err = from.Run(w.ctx, "iperf3", "-c", addr, "-t", fmt.Sprint(seconds), "-J")
-		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
-	<-server.Done()
 	var r struct {
-		End struct {
+		Error string // with -J, that is all that tells
+		End   struct {
 			Received struct {
 				Rate float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		w.t.Fatalf("%v: %s", err, out)
+	if err := netns.WaitFor(w.ctx, "iperf3 to answer", func() error {
+		out, err := from.Run(w.ctx, "iperf3", "-c", addr, "-t", fmt.Sprint(seconds), "-J")
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &r)
+		}
+		if err == nil && r.Error != "" {
+			err = errors.New(r.Error)
+			r.Error = ""
+		}
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
 	}
+	<-server.Done()
 	return r.End.Received.Rate
 }
 
 func TestAPortRestrictedConeAndASymmetricNATBecomeDirectBySpraying(t *testing.T) {
 	w := newWorld(t)
-	_, hostA := w.behind("ann", cone)
+	gwA, hostA := w.behind("ann", cone)
 	_, hostB := w.behind("bob", symmetric)
 	a, b := w.node(hostA), w.node(hostB)
 	w.up(a)
@@ -102,6 +109,9 @@ func TestAPortRestrictedConeAndASymmetricNATBecomeDirectBySpraying(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !slices.Equal(e.Other.Attested, []netip.Addr{gwA.Addr()}) {
+		t.Errorf("the relay is said to have seen ann at %v", e.Other.Attested)
+	}
 	if e.OwnSocket == 0 {
 		t.Errorf("the symmetric side's path shares the node's socket, which it cannot: %+v", e)
 	}
@@ -129,6 +139,66 @@ func TestAPortRestrictedConeAndASymmetricNATBecomeDirectBySpraying(t *testing.T)
 	}
 	if p, err := a.Peer(w.ctx, "bob"); err != nil || p.Method != weft.Direct {
 		t.Errorf("after all that, bob is reached by %s (%v)", p.Method, err)
+	}
+}
+
+func TestTwoSymmetricNATsStayOnTheRelayAndSayWhy(t *testing.T) {
+	w := newWorld(t)
+	_, hostA := w.behind("ann", symmetric)
+	_, hostB := w.behind("bob", symmetric)
+	a, b := w.node(hostA), w.node(hostB)
+	w.up(a)
+	addrB := w.up(b).Self.Addrs[0]
+	w.reaches(a, "bob", weft.RelayUDP)
+	before := map[*Node]int{a: a.descriptors(t), b: b.descriptors(t)}
+	talk := w.converse(hostA, hostB, addrB)
+	known := weft.NAT{Mapping: symmetric.Mapping, Filtering: symmetric.Filtering, Allocation: symmetric.Allocation}
+	for n, peer := range map[*Node]string{a: "bob", b: "ann"} {
+		if err := netns.WaitFor(w.ctx, n.Name+" to say why there is no direct path", func() error {
+			e, err := n.Explain(w.ctx, peer)
+			if err != nil {
+				return err
+			}
+			for _, nat := range []weft.NAT{e.Self.NAT, e.Other.NAT} {
+				if nat.Hairpin = weft.SupportUnknown; nat != known {
+					return fmt.Errorf("it knows %v and %v", e.Self.NAT, e.Other.NAT)
+				}
+			}
+			for _, x := range e.Attempts {
+				if x.Running {
+					return fmt.Errorf("it still tries: %s, %s", x.Way, x.Result)
+				}
+			}
+			if e.Blocked == "" || len(e.Advice) == 0 || e.Path != weft.PathRelay {
+				return fmt.Errorf("it says %+v", e)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		e, err := n.Explain(w.ctx, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets := 0
+		for _, x := range e.Attempts {
+			packets += x.Packets
+		}
+		t.Logf("%s: %d packets for nothing; %s; %q", n.Name, packets, e.Blocked, e.Advice)
+		if packets > 20000 {
+			t.Errorf("%s sent %d packets for nothing", n.Name, packets)
+		}
+	}
+	talk.goesOn(t, 50)
+	for n := range before {
+		if err := netns.WaitFor(w.ctx, n.Name+"'s sockets to be closed", func() error {
+			if now := n.descriptors(t); now > before[n]+10 {
+				return fmt.Errorf("%d files are open, after %d before", now, before[n])
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
