@@ -30,6 +30,6 @@ func (a *app) labCommand() *cobra.Command {
 	}
 	show.Flags().BoolVar(&keep, "keep", false, "leave it running until interrupted, to look around")
 	c.AddCommand(show, a.labNatCommand())
-	c.AddCommand(a.labRunCommand())
+	c.AddCommand(a.labRunCommand(), a.labRouterCommand())
 	return c
 }

@@ -3,6 +3,8 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,13 +26,27 @@ const (
 	patchbayNice = -10
 )
 
+// inLaboratory reports whether the calling thread is in a network namespace that has a name, as ip(8) and the labs of
+// this package give them. The machine's own has none, and neither has that of a container or a login.
+func inLaboratory() bool {
+	here, ok := identify("/proc/thread-self/ns/net")
+	if machine, known := identify("/proc/1/ns/net"); !ok || known && here == machine {
+		return false
+	}
+	names, _ := os.ReadDir(runDir) // no directory, no names
+	for _, n := range names {
+		if id, ok := identify(filepath.Join(runDir, n.Name())); ok && id == here {
+			return true
+		}
+	}
+	return false
+}
+
 // openTAP makes a TAP device in the namespace that the calling thread is in. It lives as long as the descriptor.
 // In the machine's own namespace it makes none.
 func openTAP(name string) (fd int, err error) {
-	here, ok := identify("/proc/thread-self/ns/net")
-	machine, known := identify("/proc/1/ns/net")
-	if !ok || known && here == machine {
-		return -1, fmt.Errorf("making the device %s: this is the machine's own network namespace, where a laboratory has no business", name)
+	if !inLaboratory() {
+		return -1, fmt.Errorf("making the device %s: this is the machine's own network namespace, where a laboratory has no business: use ip netns exec", name)
 	}
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

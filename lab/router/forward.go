@@ -12,19 +12,20 @@ import (
 // route does with an IP packet what routers do. The frame is rewritten in place.
 func (r *Router) route(now time.Time, from Leg, frame []byte) {
 	p := parse(frame[etherLen:], binary.BigEndian.Uint16(frame[12:]) == typeIPv6, false)
-	switch p.shape {
-	case malformed:
+	if p.shape == malformed {
 		r.drop(now, from, p, malformedVerdict)
 		return
+	}
+	if to := p.dst.Addr(); to.IsMulticast() || to == limitedBroadcast || p.src.Addr().IsUnspecified() || frame[0]&1 != 0 {
+		return // the chatter of a segment
+	}
+	switch p.shape {
 	case fragment:
 		r.drop(now, from, p, fragmentVerdict)
 		return
 	case unsupported:
 		r.drop(now, from, p, unsupportedVerdict)
 		return
-	}
-	if to := p.dst.Addr(); to.IsMulticast() || to == limitedBroadcast || p.src.Addr().IsUnspecified() || frame[0]&1 != 0 {
-		return // the chatter of a segment
 	}
 	frame = frame[:etherLen+len(p.ip)] // without Ethernet's padding
 	if from == Outside && !r.travels(now, from, p) {

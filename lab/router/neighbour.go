@@ -2,6 +2,8 @@ package router
 
 import (
 	"encoding/binary"
+	"fmt"
+	"net"
 	"net/netip"
 	"time"
 )
@@ -17,6 +19,22 @@ const (
 
 // A MAC is an Ethernet address.
 type MAC [6]byte
+
+// String is the usual form, 02:00:00:00:00:01.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// MarshalText writes it.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads it.
+func (m *MAC) UnmarshalText(b []byte) error {
+	a, err := net.ParseMAC(string(b))
+	if err != nil || len(a) != len(m) || a[0]&1 != 0 {
+		return fmt.Errorf("%q is no Ethernet address of a machine, such as 02:00:00:00:00:01", b)
+	}
+	copy(m[:], a)
+	return nil
+}
 
 var broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
