@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,6 +40,8 @@ func TestMain(m *testing.M) {
 		helper()
 		return
 	}
+	flag.Parse()
+	flag.Set("test.parallel", "6") // they wait for routers more than they work
 	os.Exit(m.Run())
 }
 
@@ -284,6 +287,7 @@ var errReached = errors.New("it is still reached")
 
 // TestAStrangerReachesANodeWhoseRouterMapsPorts is the whole life of a mapping, by each protocol.
 func TestAStrangerReachesANodeWhoseRouterMapsPorts(t *testing.T) {
+	t.Parallel()
 	all := netns.PortMapping{UPnP: true, NATPMP: true}
 	for _, c := range []struct {
 		name   string
@@ -336,6 +340,7 @@ func TestAStrangerReachesANodeWhoseRouterMapsPorts(t *testing.T) {
 // A router that was restarted says so to everybody, and the mapping is made anew at once: the next look would be an
 // hour away.
 func TestARestartThatIsAnnouncedIsFeltAtOnce(t *testing.T) {
+	t.Parallel()
 	m := netns.PortMapping{UPnP: true, NATPMP: true}
 	for _, p := range []Protocol{PCP, NATPMP} {
 		t.Run(string(p), func(t *testing.T) {
@@ -351,14 +356,15 @@ func TestARestartThatIsAnnouncedIsFeltAtOnce(t *testing.T) {
 }
 
 func TestAMappingIsRenewedForAsLongAsTheNodeRuns(t *testing.T) {
+	t.Parallel()
 	for _, p := range []Protocol{PCP, NATPMP, UPnP} {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			h := newHome(t, netns.PortMapping{UPnP: true, NATPMP: true})
-			n := h.client(wish{Ways: []Protocol{p}, Lifetime: 4 * time.Second})
+			n := h.client(wish{Ways: []Protocol{p}, Lifetime: 2 * time.Second})
 			at := n.mapped().Mapping.External
-			// miniupnpd takes away what has ended; three lives later it must be there.
-			for began := time.Now(); time.Since(began) < 12*time.Second; {
+			// miniupnpd takes away what has ended; four lives later it must be there.
+			for began := time.Now(); time.Since(began) < 8*time.Second; {
 				h.wait("a stranger's datagram", func() error { return h.reaches(at) })
 				select {
 				case s := <-n.states:
@@ -371,6 +377,7 @@ func TestAMappingIsRenewedForAsLongAsTheNodeRuns(t *testing.T) {
 }
 
 func TestAPortThatAnotherMachineHasIsLeftToIt(t *testing.T) {
+	t.Parallel()
 	for _, p := range []Protocol{PCP, NATPMP, UPnP} {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
@@ -400,6 +407,7 @@ func TestAPortThatAnotherMachineHasIsLeftToIt(t *testing.T) {
 }
 
 func TestARouterThatOffersNothingIsToldSo(t *testing.T) {
+	t.Parallel()
 	h := newHome(t, netns.PortMapping{UPnP: true, NATPMP: true})
 	if err := h.daemon.Kill(); err != nil {
 		t.Fatal(err)
