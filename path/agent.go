@@ -201,7 +201,7 @@ func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
 	}
 	a.nat = v4
 	a.replan(now)
-	a.changed(now)
+	a.exchange.announce(now)
 }
 
 // SetAttested says at which addresses relays of the network saw the peer, each authenticated there. Attempts are

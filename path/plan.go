@@ -3,6 +3,7 @@ package path
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"weft"
 	"weft/wire"
@@ -40,8 +41,11 @@ type plan struct {
 	plain bool // plain punching may work
 	// sure says that it should. If it does not, the NATs are not what they seem, or have several addresses: the steps
 	// are worth a try, and not many.
-	sure  bool
-	steps []step
+	sure bool
+	// unkind says that one of the NATs, or both, has another port for every destination: where plain punching may work all
+	// the same, because not everything is known of them, it does so at once.
+	unkind bool
+	steps  []step
 }
 
 // planFor makes the plan for the NAT of the side that leads and the other's. It rests on three rules.
@@ -56,7 +60,7 @@ type plan struct {
 // With prediction, if both sides' next ports can be told.
 func planFor(leader, follower weft.NAT) plan {
 	chance := plainChance(leader, follower)
-	p := plan{plain: chance > 0, sure: chance == 1}
+	p := plan{plain: chance > 0, sure: chance == 1, unkind: fixed(leader)*fixed(follower) == 0}
 	if predictable(leader) && predictable(follower) {
 		for range PredictRounds {
 			p.steps = append(p.steps, step{way: wire.Predict, chance: believedPredict})
@@ -76,6 +80,14 @@ func planFor(leader, follower weft.NAT) plan {
 		p.steps = append(p.steps, p.steps[i])
 	}
 	return p
+}
+
+// patience is how long plain punching, which may work, has to itself.
+func (p plan) patience() time.Duration {
+	if p.unkind && !p.sure {
+		return plainShortly
+	}
+	return plainFirst
 }
 
 // fixed is how likely the outside port does not depend on the destination.
