@@ -229,7 +229,7 @@ func read(seed uint64, res scenario.Result) (Run, error) {
 		if !slices.Contains(Ways[:3], run.Way) {
 			return run, fmt.Errorf("the backend said of a direct path that it was found by %q", pair.Way)
 		}
-		run.DirectAfterMS = float64(pair.DirectAfter.Microseconds()) / 1000
+		run.DirectAfterMS = max(float64(pair.DirectAfter.Microseconds()), 1) / 1000 // 0 is for those that never were
 	case weft.PathRelay:
 		run.Way = Relayed
 	}

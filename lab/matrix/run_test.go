@@ -147,6 +147,17 @@ func TestAMatrixTellsEveryRunAndWhatFollows(t *testing.T) {
 	}
 }
 
+func TestAPathThatIsDirectAtOnceHasATime(t *testing.T) {
+	b := &fake{run: func(context.Context, scenario.Scenario, scenario.Options) (scenario.Result, error) { return direct(Plain, 1), nil }}
+	r, err := four().Run(t.Context(), b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Cells[0].Runs[0].DirectAfterMS; got != 0.001 {
+		t.Errorf("%v ms", got)
+	}
+}
+
 func TestABackendThatCannotReplayIsAskedForTheFirstRunsTrace(t *testing.T) {
 	b := &fake{run: func(context.Context, scenario.Scenario, scenario.Options) (scenario.Result, error) {
 		return relayed(1), nil
