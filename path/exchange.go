@@ -63,6 +63,10 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	}
 	m := wire.Candidates{
 		Session: a.cfg.Session, Seq: e.seq, List: a.local, HeardSession: e.session, HeardSeq: e.last, NAT: a.nat,
+		Known: wire.Digest(a.told),
+	}
+	if e.known {
+		m.Known = wire.Digest(e.theirs)
 	}
 	for _, v := range e.replies {
 		out.Send = append(out.Send, Transmit{Via: v, Message: m})
@@ -132,7 +136,7 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 		a.restarted(now)
 	}
 	e.session, e.last, e.known = m.Session, m.Seq, true
-	if m.HeardSession == a.cfg.Session && m.HeardSeq == e.seq {
+	if m.HeardSession == a.cfg.Session && m.HeardSeq == e.seq || m.Known != 0 && m.Known == wire.Digest(a.local) {
 		a.campaign.release(now)
 	}
 	if known {

@@ -23,6 +23,7 @@ type lair struct {
 	sockets    map[weft.LinkID]bool
 	last       weft.LinkID
 	sprayed    []Transmit
+	all        []Transmit
 	said       []wire.Attempt
 	perSecond  map[int64]int
 	silent     bool // sockets are not served
@@ -48,6 +49,7 @@ func newLair(t *testing.T, leads bool, own, theirs weft.NAT, at ...netip.Addr) *
 // step polls once and serves what is asked for.
 func (l *lair) step() {
 	l.sent = l.poll()
+	l.all = append(l.all, l.sent...)
 	for _, x := range l.sent {
 		switch m := x.Message.(type) {
 		case wire.Ping:

@@ -155,21 +155,42 @@ func TestOpenersDoNotReachThePeer(t *testing.T) {
 	// What is sent plainly does not either, until the peer is known to have sent.
 	l = newLair(t, false, randomADF, weft.NAT{}, attested)
 	via := direct("198.51.100.66:7777")
-	for _, x := range l.sent {
+	for _, x := range l.all {
 		if _, ok := x.Message.(wire.Ping); ok && x.Via == via && x.TTL != OpenerTTL {
 			t.Errorf("the first ping has a TTL of %d", x.TTL)
 		}
 	}
-	seq := uint32(0)
+	var ours wire.Candidates
 	for _, x := range l.sent {
 		if m, ok := x.Message.(wire.Candidates); ok {
-			seq = m.Seq
+			ours = m
 		}
 	}
-	l.now = l.now.Add(60 * time.Millisecond)
-	l.hear(wire.Candidates{Session: 9, Seq: 1, HeardSession: 7, HeardSeq: seq})
-	if sent := pings(l.sent, via); len(sent) != 1 || l.sent[0].TTL != 0 && l.sent[len(l.sent)-1].TTL != 0 {
-		t.Errorf("%d pings once the peer has our addresses: %+v", len(sent), l.sent)
+	for _, c := range []struct {
+		name string
+		m    wire.Candidates
+		ttl  uint8
+	}{
+		{"has heard of them", wire.Candidates{HeardSession: 7, HeardSeq: ours.Seq}, 0},
+		{"has them from the coordinator", wire.Candidates{Known: wire.Digest(ours.List)}, 0},
+		{"has those of an earlier session", wire.Candidates{HeardSession: 6, HeardSeq: ours.Seq}, OpenerTTL},
+		{"has earlier ones", wire.Candidates{HeardSession: 7, HeardSeq: ours.Seq - 1, Known: wire.Digest(candidates(weft.ServerReflexive, "192.0.2.7:4444"))}, OpenerTTL},
+		{"has none", wire.Candidates{}, OpenerTTL},
+	} {
+		l := newLair(t, false, randomADF, weft.NAT{}, attested)
+		l.now = l.now.Add(60 * time.Millisecond)
+		c.m.Session, c.m.Seq = 9, 1
+		l.hear(c.m)
+		l.wait(100 * time.Millisecond)
+		got := []uint8{}
+		for _, x := range l.all {
+			if _, ok := x.Message.(wire.Ping); ok && x.Via == via {
+				got = append(got, x.TTL)
+			}
+		}
+		if len(got) != 1 || got[0] != c.ttl {
+			t.Errorf("a peer that %s is pinged with a TTL of %v", c.name, got)
+		}
 	}
 }
 

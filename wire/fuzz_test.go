@@ -126,7 +126,7 @@ func canonical(b []byte, m PeerMessage) bool {
 			}
 		}
 		end := 12 + int(b[2])*candidateSize
-		return b[1]&^1 == 0 && b[3] == 0 && len(m.List) == int(b[2]) && len(b) > end && bytes.Equal(appendNAT(nil, m.NAT), b[end+8:])
+		return b[1]&^1 == 0 && b[3] == 0 && len(m.List) == int(b[2]) && len(b) > end && bytes.Equal(appendNAT(nil, m.NAT), b[end+8:][:natSize])
 	case Attempt:
 		return b[3]&^1 == 0 && zero(b[22:24])
 	case Report:

@@ -71,6 +71,7 @@ func goldens() []golden {
 			Session: 1, Seq: 1, HeardSession: 0xDEADBEEF, HeardSeq: 2, List: []weft.Candidate{{Addr: v4, Kind: weft.ServerReflexive}},
 			NAT: weft.NAT{Mapping: weft.AddressDependentMapping, Filtering: weft.AddressAndPortDependentFiltering,
 				Allocation: weft.SequentialAllocation, Step: -2, Hairpin: weft.Supported},
+			Known: 0x0506,
 		}},
 		{"attempt-propose", Attempt{Kind: Propose, Way: Spray, LeaderOpens: true, Session: 1, Other: 2, Number: 3, Ports: []uint16{1024, 65535}}},
 		{"attempt-agree", Attempt{Kind: Agree, Way: Predict, Session: 1, Other: 2, Number: 4, Next: 50000, Step: -1}},

@@ -122,13 +122,14 @@ const candidateSize = addrSize + 1 + 1 + 2
 //	| 3 | flags | count (1) | 0 | session (4) | sequence (4) |
 //	count times: | address (16) | port (2) | kind (1) | 0 | link (2) |
 //	| heard session (4) | heard sequence (4) |
-//	| mapping (1) | filtering (1) | allocation (1) | hairpin (1) | step (2) | 0 (2) |
+//	| mapping (1) | filtering (1) | allocation (1) | hairpin (1) | step (2) | known (2) |
 //
 // Session is drawn anew when the sender starts; within it, a lower sequence is stale. The first flag asks the
 // receiver to answer with its own. Candidates that nothing can be sent to, or of a kind that this version does
 // not know, are passed over, by the sender and by the receiver. Heard are session and sequence of the last
 // Candidates that the sender has from the receiver, zeros if none: the receiver knows by it that the sender is
-// sending to its addresses too. The last line is the sender's NAT for IPv4; a value that this version does not
+// sending to its addresses too. So it does by known, the [Digest] of those addresses at the receiver's NAT that the
+// sender has from anywhere, be it from the coordinator, zero if none. The rest of the last line is the sender's NAT for IPv4; a value that this version does not
 // know is unknown. Earlier versions end with the list, and have heard nothing and know of no NAT.
 type Candidates struct {
 	Session, Seq           uint32
@@ -136,6 +137,30 @@ type Candidates struct {
 	List                   []weft.Candidate
 	HeardSession, HeardSeq uint32
 	NAT                    weft.NAT
+	Known                  uint16
+}
+
+// Digest is a number that is the same for the same addresses at a NAT (server reflexive, IPv4) in the same order, and
+// rarely for others: FNV-1a of 32 bits over 4 bytes of address and 2 of port each, the two halves combined by
+// exclusive or, and 1 in place of 0. Without any such address it is 0.
+func Digest(list []weft.Candidate) uint16 {
+	const offset, prime = 2166136261, 16777619
+	h, some := uint32(offset), false
+	for _, c := range list {
+		ip := c.Addr.Addr().Unmap()
+		if c.Kind != weft.ServerReflexive || !ip.Is4() {
+			continue
+		}
+		b := ip.As4()
+		for _, x := range [...]byte{b[0], b[1], b[2], b[3], byte(c.Addr.Port() >> 8), byte(c.Addr.Port())} {
+			h = (h ^ uint32(x)) * prime
+		}
+		some = true
+	}
+	if !some {
+		return 0
+	}
+	return max(uint16(h>>16)^uint16(h), 1)
 }
 
 func (c Candidates) append(dst []byte) []byte {
@@ -159,18 +184,17 @@ func (c Candidates) append(dst []byte) []byte {
 	dst[at+2] = n
 	dst = binary.BigEndian.AppendUint32(dst, c.HeardSession)
 	dst = binary.BigEndian.AppendUint32(dst, c.HeardSeq)
-	return appendNAT(dst, c.NAT)
+	return binary.BigEndian.AppendUint16(appendNAT(dst, c.NAT), c.Known)
 }
 
 // candidatesTail is the length of what follows the list.
-const candidatesTail = 4 + 4 + natSize
+const candidatesTail = 4 + 4 + natSize + 2
 
-const natSize = 4 + 2 + 2
+const natSize = 4 + 2
 
 func appendNAT(dst []byte, n weft.NAT) []byte {
 	dst = append(dst, byte(n.Mapping), byte(n.Filtering), byte(n.Allocation), byte(n.Hairpin))
-	dst = binary.BigEndian.AppendUint16(dst, uint16(n.Step))
-	return append(dst, 0, 0)
+	return binary.BigEndian.AppendUint16(dst, uint16(n.Step))
 }
 
 // parseNAT reads a NAT; what this version has no word for is unknown.
@@ -303,7 +327,7 @@ func parseCandidates(b []byte) (PeerMessage, error) {
 	}
 	if tail := b[end:]; len(tail) == candidatesTail {
 		c.HeardSession, c.HeardSeq = binary.BigEndian.Uint32(tail), binary.BigEndian.Uint32(tail[4:])
-		c.NAT = parseNAT(tail[8:])
+		c.NAT, c.Known = parseNAT(tail[8:]), binary.BigEndian.Uint16(tail[8+natSize:])
 	}
 	return c, nil
 }

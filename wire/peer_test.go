@@ -52,7 +52,7 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 				WantReply:    rapid.Bool().Draw(t, "want reply"),
 				List:         rapid.SliceOfN(someCandidate(), 0, MaxCandidates).Draw(t, "list"),
 				HeardSession: rapid.Uint32().Draw(t, "heard session"), HeardSeq: rapid.Uint32().Draw(t, "heard sequence"),
-				NAT: someNAT().Draw(t, "NAT"),
+				NAT: someNAT().Draw(t, "NAT"), Known: rapid.Uint16().Draw(t, "known"),
 			}
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
@@ -240,9 +240,31 @@ func TestWhatAnAttemptDoesNotSayInWordsOfThisVersionIsDropped(t *testing.T) {
 	}
 }
 
+func TestADigestTellsAddressesAtANATApart(t *testing.T) {
+	srflx := func(s ...string) (list []weft.Candidate) {
+		for _, a := range s {
+			list = append(list, weft.Candidate{Addr: netip.MustParseAddrPort(a), Kind: weft.ServerReflexive})
+		}
+		return list
+	}
+	one := Digest(srflx("203.0.113.1:5000"))
+	host := weft.Candidate{Addr: netip.MustParseAddrPort("192.168.1.2:1"), Kind: weft.Host}
+	six := weft.Candidate{Addr: netip.MustParseAddrPort("[2001:db8::1]:1"), Kind: weft.ServerReflexive}
+	if got := Digest(append(srflx("[::ffff:203.0.113.1]:5000"), host, six)); got != one || one != 0x6DC {
+		t.Errorf("%#x, and with what does not count %#x", one, got)
+	}
+	for _, other := range [][]weft.Candidate{
+		nil, {host}, {six}, srflx("203.0.113.1:5001"), srflx("203.0.113.2:5000"), srflx("203.0.113.1:5000", "203.0.113.1:5001"),
+	} {
+		if got := Digest(other); got == one || got == 0 && len(other) > 0 && other[0].Addr.Addr().Is4() && other[0].Kind == weft.ServerReflexive {
+			t.Errorf("%v: %#x", other, got)
+		}
+	}
+}
+
 func TestANATInWordsOfALaterVersionIsUnknown(t *testing.T) {
 	b := Candidates{NAT: weft.NAT{Mapping: 1, Filtering: 1, Allocation: 1, Hairpin: 1}}.append(nil)
-	copy(b[len(b)-natSize:], []byte{200, 200, 200, 200, 1, 1})
+	copy(b[len(b)-natSize-2:], []byte{200, 200, 200, 200, 1, 1})
 	got, err := ParsePeerMessage(b)
 	if err != nil || got.(Candidates).NAT != (weft.NAT{}) {
 		t.Errorf("%v, %v", got, err)
@@ -269,7 +291,7 @@ func TestReservedBytesOfAMessageAreNotLookedAt(t *testing.T) {
 	}
 	want := Candidates{WantReply: true, List: []weft.Candidate{}}
 	b = want.append(nil)
-	b[1], b[3], b[len(b)-1] = 0xFF, 0xFF, 0xFF
+	b[1], b[3] = 0xFF, 0xFF
 	if got, err := ParsePeerMessage(b); err != nil || !cmp.Equal(want, got.(Candidates), sameValues) {
 		t.Errorf("%v, %v", got, err)
 	}
