@@ -263,6 +263,9 @@ func (r *Result) known(all []Difference) []Difference {
 // finish fills in what follows from all cells.
 func (r *Result) finish() {
 	r.Surprises = r.known(r.Table().Differences(r.Oracle()))
+	if r.Conditions.Pool > 1 { // what the oracle calls impossible is then a matter of luck, and luck is no surprise
+		r.Surprises = slices.DeleteFunc(r.Surprises, func(d Difference) bool { return d.Got == Direct })
+	}
 	if r.Differences == nil {
 		r.Differences = []Difference{}
 	}

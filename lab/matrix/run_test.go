@@ -147,6 +147,27 @@ func TestAMatrixTellsEveryRunAndWhatFollows(t *testing.T) {
 	}
 }
 
+// The oracle counts on what holds for good; with pools of addresses a draw may do better. Without, better is as wrong as worse.
+func TestBetterThanPossibleIsASurpriseButWithPools(t *testing.T) {
+	for pool, want := range map[int]int{1: 2, 4: 1} {
+		p := four()
+		p.Conditions.Pool = pool
+		b := &fake{run: func(_ context.Context, s scenario.Scenario, _ scenario.Options) (scenario.Result, error) {
+			if s.Name == "xx" { // plain is possible
+				return relayed(1), nil
+			}
+			return direct(Sprayed, time.Second), nil // also in yy, where nothing is
+		}}
+		r, err := p.Run(t.Context(), b, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Surprises) != want {
+			t.Errorf("with pools of %d: %v", pool, r.Surprises)
+		}
+	}
+}
+
 func TestAPathThatIsDirectAtOnceHasATime(t *testing.T) {
 	b := &fake{run: func(context.Context, scenario.Scenario, scenario.Options) (scenario.Result, error) { return direct(Plain, 1), nil }}
 	r, err := four().Run(t.Context(), b, Options{})
