@@ -169,7 +169,9 @@ func TestBetterThanPossibleIsASurpriseButWithPools(t *testing.T) {
 }
 
 func TestAPathThatIsDirectAtOnceHasATime(t *testing.T) {
-	b := &fake{run: func(context.Context, scenario.Scenario, scenario.Options) (scenario.Result, error) { return direct(Plain, 1), nil }}
+	b := &fake{run: func(context.Context, scenario.Scenario, scenario.Options) (scenario.Result, error) {
+		return direct(Plain, 1), nil
+	}}
 	r, err := four().Run(t.Context(), b, Options{})
 	if err != nil {
 		t.Fatal(err)
