@@ -21,9 +21,6 @@ const (
 	// frameRoom is what a frame read from a device may take: 1500 bytes, Ethernet's header and a VLAN tag, and
 	// room to see that one is larger.
 	frameRoom = 2048
-	// patchbayNice is the priority of the thread that plays hardware, above that of what is being tested
-	// (setpriority(2)). It takes some microseconds per packet, so it starves nobody.
-	patchbayNice = -10
 )
 
 // inLaboratory reports whether the calling thread is in a network namespace that has a name, as ip(8) and the labs of
@@ -164,10 +161,12 @@ func (b *patchbay) listPolled() {
 func (b *patchbay) run() {
 	runtime.LockOSThread() // for good: the thread ends with this goroutine
 	defer close(b.done)
-	// Without the 50 us by which the kernel may round a thread's timers, and before others. Both are for
-	// accuracy; where they are not permitted the patchbay works less accurately.
+	// Without the 50 us by which the kernel may round a thread's timers, and before all ordinary threads, for it plays
+	// hardware: an ordinary one waits for up to 3 ms for another's slice to end. It takes some microseconds per packet,
+	// and the kernel leaves 5 % of the time to others in any case (sched(7)). Both are for accuracy; where they are
+	// not permitted the patchbay is less accurate.
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-	unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), patchbayNice)
+	unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
 	b.listPolled()
 	for {
 		if b.polled[0].Revents != 0 && b.runJobs() {
