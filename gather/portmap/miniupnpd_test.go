@@ -2,6 +2,7 @@ package portmap
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -402,6 +403,32 @@ func TestAPortThatAnotherMachineHasIsLeftToIt(t *testing.T) {
 			if err := h.reaches(netip.AddrPortFrom(outside, nodePort)); err != nil {
 				t.Errorf("the second took the first's mapping away: %v", err)
 			}
+		})
+	}
+}
+
+// A node that ends without a word leaves its mapping behind. The next one on this machine is not kept from it.
+func TestANodeThatWasKilledGetsItsPortAgain(t *testing.T) {
+	t.Parallel()
+	for _, p := range []Protocol{"", PCP, NATPMP, UPnP} {
+		t.Run("by "+cmp.Or(string(p), "whatever there is"), func(t *testing.T) {
+			t.Parallel()
+			h := newHome(t, netns.PortMapping{UPnP: true, NATPMP: true})
+			w := wish{}
+			if p != "" {
+				w.Ways = []Protocol{p}
+			}
+			first := h.client(w)
+			first.mapped()
+			first.cmd.Process.Kill()
+			for range first.states {
+			}
+			first.cmd.Wait()
+			at := h.client(w).mapped().Mapping.External
+			if at.Port() != nodePort {
+				t.Errorf("it has %s now", at)
+			}
+			h.wait("a stranger's datagram", func() error { return h.reaches(at) })
 		})
 	}
 }
