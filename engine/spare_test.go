@@ -161,8 +161,10 @@ func TestDataFlowsBetweenSpareSocketsAndIsCountedThere(t *testing.T) {
 }
 
 func TestAHandshakeFromAnUnknownAddressIsAnsweredFromTheSocketThatItCameTo(t *testing.T) {
-	a, b, aLink, _, aAddr, bAddr := joined(t)
-	a.SetRoute(b.id, weft.DirectVia(aLink, bAddr))
+	a, b, aLink, _, _, bAddr := joined(t)
+	via := weft.DirectVia(aLink, bAddr)
+	a.Learn(b.id, bAddr)
+	a.SetRoute(b.id, via)
 	// b knows nothing: neither a route, nor whose that address is.
 	a.tun.out <- packet(addrOf(1), addrOf(2), 1, 200)
 	select {
@@ -173,7 +175,50 @@ func TestAHandshakeFromAnUnknownAddressIsAnsweredFromTheSocketThatItCameTo(t *te
 	if bRoute := b.Engine.peer(1).route.Load(); bRoute != nil {
 		t.Errorf("b has learned the route %v by itself", bRoute.via)
 	}
-	_ = aAddr
+	if counters(a, b.id, via).RxPackets == 0 {
+		t.Errorf("the answer did not come from %v: %+v", bAddr, a.Counters(nil, b.id))
+	}
+}
+
+func TestWhatAStrangerIsToldLeavesFromTheSocketThatItCameTo(t *testing.T) {
+	n := own(t, 1)
+	link, at := spareOf(t, n)
+	other, from := listener(t)
+	bufs, sizes, eps := [][]byte{transport(32, 0)}, []int{32}, []conn.Endpoint{&conn.StdNetEndpoint{AddrPort: from}}
+	n.bind.sieve(link, bufs, sizes, eps)
+	if err := n.bind.Send([][]byte{[]byte("a cookie")}, eps[0]); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 100)
+	other.SetReadDeadline(time.Now().Add(patience))
+	if size, by, err := other.ReadFromUDPAddrPort(buf); err != nil || by.Port() != at.Port() || string(buf[:size]) != "a cookie" {
+		t.Errorf("%q came from %v (%v), not from %v", buf[:size], by, err, at)
+	}
+}
+
+func TestASpareSocketIsOfOneAddressFamily(t *testing.T) {
+	n := own(t, 1)
+	links, ports, err := n.OpenSockets(1, true)
+	if err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	}
+	_, four := listener(t)
+	if err := n.WriteTo(links[0], four, []byte("x")); !errors.Is(err, syscall.EAFNOSUPPORT) {
+		t.Errorf("to an IPv4 address: %v", err)
+	}
+	six, err := net.ListenUDP("udp6", &net.UDPAddr{IP: net.IPv6loopback})
+	if err != nil {
+		t.Skipf("no IPv6 loopback here: %v", err)
+	}
+	defer six.Close()
+	if err := n.SendTTL(2, weft.DirectVia(links[0], six.LocalAddr().(*net.UDPAddr).AddrPort()), []byte("x"), 1); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	six.SetReadDeadline(time.Now().Add(patience))
+	if _, from, err := six.ReadFromUDPAddrPort(buf); err != nil || from.Port() != ports[0] {
+		t.Errorf("it came from %v (%v), not port %d", from, err, ports[0])
+	}
 }
 
 func TestRoutesMoveBetweenSocketsWithoutLoss(t *testing.T) {

@@ -11,5 +11,10 @@
 // tunnels, punching and relays that stand elsewhere go on without it. Only the coordinator's word that the
 // node was removed, or the person's, ends it.
 //
+// What the agents need to pass hard NATs, the mesh gives them: sockets of their own, each on a link that the engine
+// numbers, and a STUN server's word on the first; the NAT's behaviour, found out in the background; where relays see
+// a peer that has no direct path; and one budget of packets for all. Who asks why a peer is reached as it is gets all
+// that the agent knows ([Daemon.Explain]).
+//
 // The package never imports control: they meet in wire.
 package node
