@@ -127,6 +127,8 @@ const (
 	faultNotAuthorized = 606
 	faultConflict      = 718
 	faultOnlyPermanent = 725
+	faultInvalidArgs   = 402
+	faultActionFailed  = 501
 )
 
 func (f fault) Error() string {
@@ -137,6 +139,12 @@ func (f fault) Error() string {
 		return "the router has given the port to another machine"
 	}
 	return fmt.Sprintf("the router refuses to map a port by UPnP (%d %.60q)", f.code, f.text)
+}
+
+// refusedFor reports whether an error is a router's refusal for one of these reasons.
+func refusedFor(err error, codes ...int) bool {
+	var f fault
+	return errors.As(err, &f) && slices.Contains(codes, f.code)
 }
 
 // parseSOAP returns the arguments of an answer to an action, or its fault as error.

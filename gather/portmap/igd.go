@@ -212,9 +212,14 @@ func (d *igd) apply(ctx context.Context, suggested uint16) (lease, error) {
 		if err != nil {
 			return lease{}, err
 		}
-		if has != others { // who it is would not be asked by every router, and the port be taken from them
+		if has != others { // not every router would ask who it is, and not take the port away from them
 			l, err := d.add(ctx, external)
-			if f := (fault{}); !errors.As(err, &f) || f.code != faultConflict {
+			if has == ours && refusedFor(err, faultConflict) { // it does not renew what is there
+				if _, err = d.do(ctx, "DeletePortMapping", portArguments(external)...); err == nil {
+					l, err = d.add(ctx, external)
+				}
+			}
+			if !refusedFor(err, faultConflict) {
 				return l, err
 			}
 		}
@@ -235,7 +240,8 @@ func (d *igd) add(ctx context.Context, external uint16) (lease, error) {
 			argument{"NewInternalPort", strconv.Itoa(int(d.port))}, argument{"NewInternalClient", d.gateway.Local.String()},
 			argument{"NewEnabled", "1"}, argument{"NewPortMappingDescription", mappingName},
 			argument{"NewLeaseDuration", strconv.Itoa(seconds)})...)
-		if f := (fault{}); errors.As(err, &f) && f.code == faultOnlyPermanent && !d.permanent {
+		// Those that know only mappings without an end should say 725; some say that the arguments are wrong.
+		if !d.permanent && refusedFor(err, faultOnlyPermanent, faultInvalidArgs, faultActionFailed) {
 			d.permanent = true
 			continue
 		}
@@ -271,7 +277,7 @@ func (d *igd) remove(ctx context.Context, l lease) error {
 		return nil // a router that was restarted may have given it away since
 	}
 	_, err := d.do(ctx, "DeletePortMapping", portArguments(l.external.Port())...)
-	if f := (fault{}); errors.As(err, &f) && f.code == faultNoSuchEntry {
+	if refusedFor(err, faultNoSuchEntry) {
 		return nil
 	}
 	return err

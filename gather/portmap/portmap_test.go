@@ -2,6 +2,7 @@ package portmap
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -292,25 +293,53 @@ func TestUPnPTakesWhatTheRouterHas(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
-	t.Run("mappings without an end alone", func(t *testing.T) {
-		f := newFake(t)
-		d := f.upnp(func(d *device) {
-			d.fault = func(action string, args map[string]string) int {
-				if action == "AddPortMapping" && args["NewLeaseDuration"] != "0" {
-					return faultOnlyPermanent
+	for _, code := range []int{faultOnlyPermanent, faultInvalidArgs, faultActionFailed} {
+		t.Run(fmt.Sprint("mappings without an end alone, ", code), func(t *testing.T) {
+			f := newFake(t)
+			d := f.upnp(func(d *device) {
+				d.fault = func(action string, args map[string]string) int {
+					if action == "AddPortMapping" && args["NewLeaseDuration"] != "0" {
+						return code
+					}
+					return 0
 				}
-				return 0
+			})
+			w := start(t, nil, f)
+			if s := w.settled(); s.Mapping.External.Port() != 4000 {
+				t.Errorf("%+v", s)
 			}
+			w.stop()
+			if d.mu.Lock(); len(d.entries) != 0 || d.lease != "0" {
+				t.Errorf("%v stays, asked for %s s", d.entries, d.lease)
+			}
+			d.mu.Unlock()
 		})
-		w := start(t, nil, f)
-		if s := w.settled(); s.Mapping.External.Port() != 4000 {
-			t.Errorf("%+v", s)
-		}
-		w.stop()
-		if d.mu.Lock(); len(d.entries) != 0 || d.lease != "0" {
-			t.Errorf("%v stays, asked for %s s", d.entries, d.lease)
+	}
+	t.Run("a router that does not renew what is there", func(t *testing.T) {
+		f := newFake(t)
+		d := f.upnp(nil)
+		d.mu.Lock()
+		d.fault = func(action string, args map[string]string) int {
+			if _, there := d.entries[args["NewExternalPort"]]; there && action == "AddPortMapping" {
+				return faultConflict
+			}
+			return 0
 		}
 		d.mu.Unlock()
+		w := start(t, func(c *Client) { c.timing.lifetime, c.timing.least = time.Second, 100*time.Millisecond }, f)
+		first := w.settled()
+		added := func() (n int) {
+			for _, action := range d.did() {
+				if action == "AddPortMapping" {
+					n++
+				}
+			}
+			return n
+		}
+		eventually(t, "two renewals", func() bool { return added() >= 5 }) // each is refused once
+		if s := w.States(); len(s) != 1 || s[0] != first || first.Mapping.External.Port() != 4000 {
+			t.Errorf("%+v, and before %+v", s, first)
+		}
 	})
 	t.Run("a router that says yes and does something else", func(t *testing.T) {
 		f := newFake(t)
