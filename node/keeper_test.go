@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,11 +12,14 @@ import (
 
 // disk keeps what a keeper stores.
 type disk struct {
+	mu       sync.Mutex
 	versions []uint64
 	err      error
 }
 
 func (d *disk) store(m *weft.NetworkMap) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.err != nil {
 		return d.err
 	}
@@ -23,7 +27,21 @@ func (d *disk) store(m *weft.NetworkMap) error {
 	return nil
 }
 
+func (d *disk) fails(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
+
+func (d *disk) writes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.versions)
+}
+
 func (d *disk) last() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if len(d.versions) == 0 {
 		return 0
 	}
@@ -43,7 +61,7 @@ func TestAMapThatChangesOftenIsWrittenSeldomAndItsLastChangeIsNotLost(t *testing
 			time.Sleep(10 * time.Millisecond)
 			k.put(&weft.NetworkMap{Version: v})
 		}
-		if n := len(d.versions); n < 4 || n > 7 {
+		if n := d.writes(); n < 4 || n > 7 {
 			t.Errorf("a map that changed for 10 s was written %d times", n)
 		}
 		time.Sleep(keepEvery)
@@ -68,13 +86,18 @@ func TestAMapThatWasForgottenIsNotWrittenAfterwards(t *testing.T) {
 		k.put(&weft.NetworkMap{Version: 1})
 		synctest.Wait()
 		k.put(&weft.NetworkMap{Version: 2})
-		if err := k.drop(func() error { d.versions = nil; return nil }); err != nil {
+		if err := k.drop(func() error {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.versions = nil
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		k.close()
-		if len(d.versions) > 0 {
-			t.Errorf("%v was written", d.versions)
+		if d.writes() > 0 {
+			t.Errorf("%d was written", d.last())
 		}
 	})
 }
@@ -85,18 +108,18 @@ func TestAFullDiskIsTriedAgain(t *testing.T) {
 		k := newKeeper(silent, d.store)
 		k.put(&weft.NetworkMap{Version: 1})
 		synctest.Wait()
-		d.err = nil
+		d.fails(nil)
 		time.Sleep(keepRetry + keepEvery)
 		synctest.Wait()
 		if d.last() != 1 {
 			t.Error("the map was not written when there was room again")
 		}
-		d.err = errors.New("no space left on device")
+		d.fails(errors.New("no space left on device"))
 		k.put(&weft.NetworkMap{Version: 2})
 		time.Sleep(keepEvery)
 		synctest.Wait()
 		k.put(&weft.NetworkMap{Version: 3})
-		d.err = nil
+		d.fails(nil)
 		k.close()
 		if d.last() != 3 {
 			t.Errorf("after the end, %d is on the disk", d.last())
