@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weft/lab/router"
 	"weft/lab/vnet"
 )
 
@@ -155,3 +156,47 @@ func tcpRate(b *testing.B, server, pc *Host) float64 {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// A metronome is a station that wants to be woken every 2 ms and notes how late it is.
+type metronome struct {
+	next time.Time
+	late []time.Duration
+}
+
+func (*metronome) Handle(time.Time, router.Leg, []byte) {}
+
+func (m *metronome) Poll(now time.Time) time.Time {
+	if !m.next.IsZero() && !now.Before(m.next) {
+		m.late = append(m.late, now.Sub(m.next))
+		m.next = time.Time{}
+	}
+	if m.next.IsZero() {
+		m.next = now.Add(2 * time.Millisecond)
+	}
+	return m.next
+}
+
+// BenchmarkWakeUpError says how late the patchbay itself is with what is due, without what hosts add to that.
+func BenchmarkWakeUpError(b *testing.B) {
+	if err := Available(); err != nil {
+		b.Skip(err)
+	}
+	bay, err := newPatchbay()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer bay.close()
+	m := &metronome{}
+	bay.do(func() { bay.plugged = append(bay.plugged, plugged{m, [2]int{-1, -1}}) })
+	for b.Loop() {
+		<-time.After(10 * time.Millisecond)
+	}
+	var late []time.Duration
+	bay.do(func() { late, bay.plugged = slices.Clone(m.late), nil })
+	slices.Sort(late)
+	us := func(q float64) float64 { return float64(late[int(q*float64(len(late)-1))].Nanoseconds()) / 1000 }
+	b.ReportMetric(us(0.5), "us-p50")
+	b.ReportMetric(us(0.99), "us-p99")
+	b.ReportMetric(us(0.999), "us-p99.9")
+	b.ReportMetric(0, "ns/op")
+}
