@@ -189,3 +189,55 @@ func TestASprayedPathThatItsNATMovesIsFoundAgain(t *testing.T) {
 	}
 	talk.goesOn(t, 50)
 }
+
+// TestANodeThatMovesDropsTheSocketsOfTheNetworkItLeft carries the side with a socket of its own into another network.
+func TestANodeThatMovesDropsTheSocketsOfTheNetworkItLeft(t *testing.T) {
+	w := newWorld(t)
+	_, hostA := w.behind("ann", cone)
+	_, hostB := w.behind("bob", symmetric)
+	other, err := w.net.AddNATRouter("cafe", symmetric, netns.WithHops(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := w.node(hostA), w.node(hostB)
+	w.up(a)
+	addrB := w.up(b).Self.Addrs[0]
+	w.reaches(a, "bob", weft.Direct)
+	w.reaches(b, "ann", weft.Direct)
+	before, err := b.Explain(w.ctx, "ann")
+	if err != nil || before.OwnSocket == 0 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	talk := w.converse(hostA, hostB, addrB)
+	talk.goesOn(t, 50)
+	if err := hostB.Move(other.Inside()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	silence := talk.goesOn(t, 100)
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	defer cancel()
+	if err := netns.WaitFor(ctx, "a direct path from another socket", func() error {
+		e, err := b.Explain(ctx, "ann")
+		if err != nil || e.Method != weft.Direct || e.OwnSocket == 0 || e.OwnSocket == before.OwnSocket {
+			return fmt.Errorf("%s %s (%s), socket %d, %v", e.Method, e.Endpoint, e.Reason, e.OwnSocket, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatalf("%v\nann: %s\nbob: %s", err, w.explain(a, "bob"), w.explain(b, "ann"))
+	}
+	t.Logf("silent for %v, direct again within %v", silence, time.Since(began))
+	if silence > missedWithin {
+		t.Errorf("the connection was silent for %v", silence)
+	}
+	if err := netns.WaitFor(ctx, "the former socket to be closed", func() error {
+		out, err := hostB.Run(ctx, "ss", "-uan")
+		if err == nil && strings.Contains(out, fmt.Sprintf(":%d ", before.OwnSocket)) {
+			err = fmt.Errorf("port %d is open", before.OwnSocket)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	talk.goesOn(t, 50)
+}
