@@ -40,7 +40,9 @@
 // each other, do not allow that, or it did not work, the side that leads (Config.Leads) plans attempts: planFor,
 // which says by what rules. It proposes one at a time by an [wire.Attempt] through the relays, the other agrees or
 // not, and either ends it. An attempt is named by both sides' sessions and a number that grows, so that late and
-// repeated frames mean nothing.
+// repeated frames mean nothing. Plain punching is given its time first: a fraction of a second where the NATs do not
+// allow it; a second where one of them has another port for every destination, and what it does otherwise is still
+// being found out; three else, and while a spray would disturb who finds out how ports are chosen.
 //
 // In a spray, the opener opens 256 sockets towards the prober's address, and the prober sends to ports of the
 // opener's at random, from one socket, until one of them is one of the 256: on average after 250. That takes an
@@ -87,6 +89,7 @@
 package path
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -194,8 +197,17 @@ func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
 	a.changed(now)
 }
 
-// SetNAT says what is known of the NATs between this node and the IPv4 internet; the peer is told.
+// SetNAT says what is known of the NATs between this node and the IPv4 internet; the peer is told. What was known of
+// a NAT with the same mapping behaviour and is unknown now is kept: those who find out are disturbed by attempts.
+// The zero NAT forgets it.
 func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
+	if v4.Mapping == a.nat.Mapping && v4 != (weft.NAT{}) {
+		v4.Filtering = cmp.Or(v4.Filtering, a.nat.Filtering)
+		v4.Hairpin = cmp.Or(v4.Hairpin, a.nat.Hairpin)
+		if v4.Allocation == weft.AllocationUnknown {
+			v4.Allocation, v4.Step = a.nat.Allocation, a.nat.Step
+		}
+	}
 	if a.nat == v4 {
 		return
 	}

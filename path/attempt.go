@@ -326,6 +326,9 @@ func (a *Agent) finish(now time.Time, r wire.AttemptResult, words string) {
 	t := &a.attempts
 	end := t.run.id
 	a.record(now, words)
+	if r == wire.Found {
+		t.history[len(t.history)-1].Found = true
+	}
 	if r != wire.NoResult {
 		end.Kind, end.Result = wire.End, r
 		a.part(end)

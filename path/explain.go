@@ -17,6 +17,7 @@ type AttemptStatus struct {
 	Took    time.Duration // so far, while it runs
 	Packets int           // that this node sent
 	Running bool
+	Found   bool   // it ended with a direct path
 	Result  string // in plain words: how it ended, or how far it is
 }
 
@@ -26,7 +27,9 @@ func (a *Agent) tried(now time.Time) (list []AttemptStatus) {
 		s := AttemptStatus{Way: "plain", At: c.began, Took: latest(c.last, c.began).Sub(c.began), Packets: c.pings, Running: c.left > 0}
 		switch {
 		case a.onDirect():
-			s.Result = "there is a direct path"
+			s.Result, s.Found = "there is a direct path", !slices.ContainsFunc(a.attempts.history, func(x AttemptStatus) bool {
+				return x.Found && !x.At.Before(c.began)
+			})
 		case s.Running:
 			s.Result = "no answer yet"
 		default:

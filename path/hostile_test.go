@@ -333,7 +333,7 @@ func TestSocketsAreGivenBackHoweverItEnds(t *testing.T) {
 			l.now = l.now.Add(time.Millisecond)
 			l.Handle(l.now, via, wire.Pong{Path: p.Path, Tx: p.Tx})
 			l.step()
-			if !l.onDirect() || l.attempts.history[0].Result != "a direct path was found" {
+			if !l.onDirect() || l.attempts.history[0].Result != "a direct path was found" || !l.attempts.history[0].Found {
 				l.t.Errorf("on %v, %+v", l.Selected(), l.attempts.history)
 			}
 		}},

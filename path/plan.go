@@ -45,7 +45,10 @@ type plan struct {
 	// unkind says that one of the NATs, or both, has another port for every destination: where plain punching may work all
 	// the same, because not everything is known of them, it does so at once.
 	unkind bool
-	steps  []step
+	// settled says that it is known how both choose ports. Until it is, a spray would disturb those who find out, and
+	// prediction may be what is called for.
+	settled bool
+	steps   []step
 }
 
 // planFor makes the plan for the NAT of the side that leads and the other's. It rests on three rules.
@@ -61,6 +64,7 @@ type plan struct {
 func planFor(leader, follower weft.NAT) plan {
 	chance := plainChance(leader, follower)
 	p := plan{plain: chance > 0, sure: chance == 1, unkind: fixed(leader)*fixed(follower) == 0}
+	p.settled = tells(leader) && tells(follower)
 	if predictable(leader) && predictable(follower) {
 		for range PredictRounds {
 			p.steps = append(p.steps, step{way: wire.Predict, chance: believedPredict})
@@ -84,10 +88,15 @@ func planFor(leader, follower weft.NAT) plan {
 
 // patience is how long plain punching, which may work, has to itself.
 func (p plan) patience() time.Duration {
-	if p.unkind && !p.sure {
+	if p.unkind && p.settled && !p.sure {
 		return plainShortly
 	}
 	return plainFirst
+}
+
+// tells reports whether it is known how a NAT chooses ports; or there is none.
+func tells(n weft.NAT) bool {
+	return n.Allocation != weft.AllocationUnknown || n.Mapping == weft.NoNAT
 }
 
 // fixed is how likely the outside port does not depend on the destination.

@@ -102,6 +102,45 @@ func TestAProberWhoseAddressIsKnownIsPreferredToAFilterThatIsKind(t *testing.T) 
 	}
 }
 
+func TestASprayWaitsForWhatItWouldDisturbAndNotForWhatItWouldNot(t *testing.T) {
+	nat := func(m weft.Mapping, f weft.Filtering, a weft.Allocation) weft.NAT {
+		return weft.NAT{Mapping: m, Filtering: f, Allocation: a}
+	}
+	const apdm, eim = weft.AddressAndPortDependentMapping, weft.EndpointIndependentMapping
+	for _, c := range []struct {
+		name string
+		a, b weft.NAT
+		want time.Duration
+	}{
+		{"nothing is known", weft.NAT{}, weft.NAT{}, plainFirst},
+		{"one is unkind, and its ports are unknown", nat(apdm, 0, 0), nat(eim, 0, weft.RandomAllocation), plainFirst},
+		{"one is unkind, and the filters are unknown", nat(apdm, 0, weft.RandomAllocation), nat(eim, 0, weft.RandomAllocation), plainShortly},
+		{"one is unkind, the other a firewall", nat(apdm, 0, weft.RandomAllocation), nat(weft.NoNAT, weft.AddressAndPortDependentFiltering, 0), plainShortly},
+		{"both may be kind", nat(0, weft.AddressAndPortDependentFiltering, weft.RandomAllocation), nat(eim, 0, weft.RandomAllocation), plainFirst},
+		{"plain punching should work", nat(apdm, weft.EndpointIndependentFiltering, weft.RandomAllocation), nat(eim, weft.AddressDependentFiltering, weft.RandomAllocation), plainFirst},
+	} {
+		if p := planFor(c.a, c.b); p.patience() != c.want || !p.plain {
+			t.Errorf("%s: %v, plain %v; want %v", c.name, p.patience(), p.plain, c.want)
+		}
+	}
+}
+
+func TestWhatWasKnownOfANATIsKeptUntilItIsAnother(t *testing.T) {
+	l := newLair(t, false, inOrderNAT, weft.NAT{})
+	for _, c := range []struct{ set, want weft.NAT }{
+		{weft.NAT{Mapping: inOrderNAT.Mapping}, inOrderNAT},
+		{weft.NAT{Mapping: inOrderNAT.Mapping, Allocation: weft.RandomAllocation},
+			weft.NAT{Mapping: inOrderNAT.Mapping, Filtering: inOrderNAT.Filtering, Allocation: weft.RandomAllocation}},
+		{weft.NAT{Mapping: weft.AddressDependentMapping}, weft.NAT{Mapping: weft.AddressDependentMapping}},
+		{weft.NAT{}, weft.NAT{}},
+		{weft.NAT{Mapping: weft.AddressDependentMapping}, weft.NAT{Mapping: weft.AddressDependentMapping}},
+	} {
+		if l.SetNAT(l.now, c.set); l.Snapshot(l.now).OwnNAT != c.want {
+			t.Errorf("after %v: %v, want %v", c.set, l.Snapshot(l.now).OwnNAT, c.want)
+		}
+	}
+}
+
 func TestEveryPortIsGuessedOnceTheToldOnesFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		named := rapid.SliceOfN(rapid.Uint16(), 0, 64).Draw(t, "named")
