@@ -80,8 +80,13 @@ func planFor(leader, follower weft.NAT) plan {
 		}
 	}
 	slices.SortStableFunc(p.steps, func(a, b step) int { return cmp.Compare(b.chance, a.chance) })
+	// What is sure is repeated before anything else. What rests on an address that may not be the only one takes turns.
 	for i := 0; len(p.steps) > i && len(p.steps) < SprayTries && p.steps[i].chance >= believedOneIP; i++ {
-		p.steps = append(p.steps, p.steps[i])
+		if p.steps[0].chance == 1 {
+			p.steps = slices.Insert(p.steps, 0, p.steps[0])
+		} else {
+			p.steps = append(p.steps, p.steps[i])
+		}
 	}
 	return p
 }

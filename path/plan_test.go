@@ -96,9 +96,14 @@ func TestAProberWhoseAddressIsKnownIsPreferredToAFilterThatIsKind(t *testing.T) 
 		leaderOpens      bool
 	}{{restricted, hardest, false}, {hardest, restricted, true}} {
 		p := planFor(c.leader, c.follower)
-		if p.steps[0].leaderOpens != c.leaderOpens || p.steps[1].leaderOpens == c.leaderOpens || len(p.steps) != SprayTries {
+		if len(p.steps) != SprayTries || p.steps[0].leaderOpens != c.leaderOpens || p.steps[SprayTries-2].leaderOpens != c.leaderOpens ||
+			p.steps[SprayTries-1].leaderOpens == c.leaderOpens {
 			t.Errorf("%v leads %v: %+v", c.leader, c.follower, p.steps)
 		}
+	}
+	both := natKind{weft.AddressDependentMapping, weft.AddressDependentFiltering}.config().NAT()
+	if p := planFor(both, both); len(p.steps) != SprayTries || p.steps[0].leaderOpens == p.steps[1].leaderOpens || p.steps[0] != p.steps[2] {
+		t.Errorf("they do not take turns: %+v", p.steps)
 	}
 }
 
