@@ -88,7 +88,9 @@ func (c *campaign) begin(now time.Time, rounds int) {
 	}
 	if c.left == 0 || rounds == OpeningRounds {
 		// At once, but a peer that keeps changing its mind does not set the pace.
-		c.next = latest(now, c.last.Add(triggeredGap))
+		if at := latest(now, c.last.Add(triggeredGap)); c.left == 0 || at.Before(c.next) {
+			c.next = at
+		}
 	}
 	c.left = max(c.left, rounds)
 	if rounds == OpeningRounds || c.began.IsZero() {

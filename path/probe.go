@@ -36,14 +36,15 @@ const reportedLately = 2 * time.Second
 
 // A prober sends a pair's pings and remembers those under way.
 type prober struct {
-	out   [8]transaction // a ring: a second's worth in quick succession
-	sent  int
-	last  time.Time // ping
-	pong  time.Time // last answer
-	after time.Time // when the ping was sent that it answered
-	tries int       // pings since the last answer, or since something changed
-	asked bool      // a ping is to go out now
-	check check
+	out    [8]transaction // a ring: a second's worth in quick succession
+	sent   int
+	last   time.Time // ping
+	pong   time.Time // last answer
+	after  time.Time // when the ping was sent that it answered
+	tries  int       // pings since the last answer, or since something changed
+	asked  bool      // a ping is to go out now
+	opener bool      // the last ping was one: it could not arrive
+	check  check
 }
 
 type transaction struct {
@@ -106,7 +107,7 @@ func (a *Agent) ping(now time.Time, out *Actions) {
 			a.campaign.pings++
 		}
 		x := Transmit{Via: p.via, Message: m}
-		if a.held(now, p) {
+		if p.probe.opener = a.held(now, p); p.probe.opener {
 			x.TTL = OpenerTTL
 		}
 		out.Send = append(out.Send, x)
@@ -182,7 +183,8 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 	if m.Path != 0 { // zero is a ping by hand, of no path
 		a.inbound.number(now, came, m.Path)
 	}
-	if p == nil || now.Sub(p.probe.last) < triggeredGap {
+	// An opener is no question: who has sent one has yet to ask.
+	if p == nil || now.Sub(p.probe.last) < triggeredGap && !p.probe.opener {
 		return
 	}
 	fresh := p.health.state == Valid && now.Sub(p.probe.pong) < refreshAfter
