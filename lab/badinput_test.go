@@ -242,6 +242,7 @@ func TestPingUntilDirectFailsWhereThereIsNoDirectPath(t *testing.T) {
 	w.up(a)
 	w.up(b)
 	w.reaches(a, "bob", weft.RelayUDP)
+	w.reaches(b, "ann", weft.RelayUDP) // or bob drops what a node says that it has not heard of
 	ping := func(args ...string) (int, string) {
 		cmd := hostA.Command(w.ctx, w.fleet.Binary, append([]string{"--socket", a.Socket, "ping", "bob", "--interval", "100ms"}, args...)...)
 		out, err := cmd.CombinedOutput()
