@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 
 // A world is a laid-out network with a server in it.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	net    *netns.Lab
 	fleet  Fleet
@@ -64,7 +64,7 @@ type world struct {
 }
 
 // newWorld is a network with a server in it.
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newNet(t)
 	w.serve()
@@ -72,7 +72,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // newNet is an empty network.
-func newNet(t *testing.T) *world {
+func newNet(t testing.TB) *world {
 	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skipf("network namespaces cannot be used here: %v", err)
@@ -112,7 +112,7 @@ func (w *world) serve(flags ...string) {
 	}
 }
 
-func showLogs(t *testing.T, dir string) {
+func showLogs(t testing.TB, dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
 	for _, f := range files {
 		b, _ := os.ReadFile(f)
@@ -335,7 +335,7 @@ func (w *world) converse(from, to *netns.Host, addr netip.Addr) *conversation {
 }
 
 // goesOn waits until n more lines have come back, and returns the longest silence since the last call.
-func (c *conversation) goesOn(t *testing.T, n int) time.Duration {
+func (c *conversation) goesOn(t testing.TB, n int) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

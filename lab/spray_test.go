@@ -35,7 +35,7 @@ func (w *world) behind(name string, nat vnet.NATConfig) (*netns.Router, *netns.H
 }
 
 // descriptors counts a node's open files and sockets.
-func (n *Node) descriptors(t *testing.T) int {
+func (n *Node) descriptors(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join("/proc", fmt.Sprint(n.Process.PID()), "fd"))
 	if err != nil {
@@ -215,4 +215,45 @@ func (w *world) explain(n *Node, peer string) string {
 func (w *world) address(n *Node) string {
 	w.t.Helper()
 	return w.up(n).Self.Addrs[0].String()
+}
+
+// BenchmarkTCPOverASocketOfItsOwn compares a path that spraying has given a socket of its own with one over the nodes'
+// shared sockets, behind routers of the same making: towards that socket, and from it. What counts is the ratio of
+// the medians, own/shared, which should not be below 0.9.
+func BenchmarkTCPOverASocketOfItsOwn(b *testing.B) {
+	w := newWorld(b)
+	pair := func(name string, natA, natB vnet.NATConfig) (x, y *Node) {
+		_, hostA := w.behind(name+"1", natA)
+		_, hostB := w.behind(name+"2", natB)
+		x, y = w.node(hostA), w.node(hostB)
+		w.up(x)
+		w.up(y)
+		w.reaches(x, y.Name, weft.Direct)
+		w.reaches(y, x.Name, weft.Direct)
+		return x, y
+	}
+	sharedA, sharedB := pair("shared", cone, cone)
+	ownA, ownB := pair("own", cone, symmetric)
+	for peer, own := range map[[2]*Node]bool{{sharedB, sharedA}: false, {ownB, ownA}: true} {
+		e, err := peer[0].Explain(w.ctx, peer[1].Name)
+		if err != nil || (e.OwnSocket != 0) != own {
+			b.Fatalf("%s has socket %d for %s (%v)", peer[0].Name, e.OwnSocket, peer[1].Name, err)
+		}
+	}
+	ways := [4][2]*Node{{ownA, ownB}, {sharedA, sharedB}, {ownB, ownA}, {sharedB, sharedA}}
+	var rates [len(ways)][]float64
+	for b.Loop() {
+		for i, way := range ways {
+			rates[i] = append(rates[i], w.iperf3(way[0].Host, way[1].Host, w.address(way[1]), 1))
+		}
+	}
+	middle := func(i int) float64 {
+		slices.Sort(rates[i])
+		return rates[i][len(rates[i])/2]
+	}
+	b.ReportMetric(middle(0)/1e6, "to-own-Mbit/s")
+	b.ReportMetric(middle(0)/middle(1), "to-own/shared")
+	b.ReportMetric(middle(2)/1e6, "from-own-Mbit/s")
+	b.ReportMetric(middle(2)/middle(3), "from-own/shared")
+	b.ReportMetric(0, "ns/op")
 }
