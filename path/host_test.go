@@ -33,6 +33,9 @@ func (h *host) boot() {
 		o.agent.SetOnline(w.now, true)
 		o.poll()
 	}
+	if o := w.other(h); w.uneven && o.up {
+		h.agent.SetRemote(w.now, o.candidates())
+	}
 	h.bind(h.session)
 	h.observe()
 }

@@ -59,6 +59,7 @@ type world struct {
 	jitter                time.Duration
 	loss, relayLoss       float64
 	prompt                bool // observe as soon as data begins to flow
+	uneven                bool // who boots later has the other's candidates from the coordinator; the other has nothing
 	trace                 []string
 }
 
