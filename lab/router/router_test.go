@@ -565,3 +565,51 @@ func BenchmarkForwardingOneFlow(b *testing.B) {
 		})
 	}
 }
+
+func TestAUDPSumNeverBecomesNoneByTranslation(t *testing.T) {
+	b := newBench(t, Config{})
+	var payload [2]byte
+	seen := 0
+	for i := range 1 << 16 {
+		binary.BigEndian.PutUint16(payload[:], uint16(i))
+		b.send(Inside, datagram(protoUDP, at(host, 5000), at(server, 7000), 64, payload[:]))
+		out := b.take(Outside) // which must be whole, but no sum at all counts as such
+		switch binary.BigEndian.Uint16(out.l4[6:]) {
+		case 0: // RFC 768: sent without
+			t.Fatalf("with the payload %x the sum became none", payload)
+		case 0xffff:
+			seen++
+		}
+	}
+	if seen == 0 {
+		t.Error("no sum came out as all ones, so the case was not there")
+	}
+}
+
+func TestTheWayOutsideHoldsPacketsBackInEachDirection(t *testing.T) {
+	const delay = 7 * time.Millisecond
+	b := newBench(t, Config{Link: vnet.LinkConfig{Delay: delay}})
+	due := func() {
+		t.Helper()
+		b.silent()
+		if next := b.Poll(b.now); !next.Equal(b.now.Add(delay)) {
+			t.Fatalf("it wants to be woken after %v, want %v", next.Sub(b.now), delay)
+		}
+		b.now = b.now.Add(delay)
+		b.Poll(b.now)
+	}
+	b.send(Inside, datagram(protoUDP, at(host, 5000), at(server, 7000), 64, nil))
+	due()
+	out := b.take(Outside)
+	b.send(Outside, datagram(protoUDP, at(server, 7000), out.src, 64, nil))
+	due()
+	b.take(Inside)
+	b.SetUp(false)
+	b.send(Inside, datagram(protoUDP, at(host, 5000), at(server, 7000), 64, nil))
+	b.send(Outside, datagram(protoUDP, at(server, 7000), out.src, 64, nil))
+	b.Poll(b.now.Add(time.Hour))
+	b.silent()
+	if b.Counts()[vnet.DropDown.String()] != 2 || !b.told[len(b.told)-1].Dropped {
+		t.Errorf("the counts are %v", b.Counts())
+	}
+}
