@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // labID is what every name of a lab begins with. Process ids are used again, so the owner is known
@@ -110,7 +108,7 @@ func removeDir(dir string) error {
 			continue
 		}
 		// Detached, because a process that is still ending may keep it busy.
-		if unmountErr := unix.Unmount(fields[4], unix.MNT_DETACH); unmountErr != nil {
+		if unmountErr := unmount(fields[4]); unmountErr != nil {
 			err = errors.Join(err, fmt.Errorf("unmounting %s: %w", fields[4], unmountErr))
 		}
 	}

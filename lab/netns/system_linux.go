@@ -82,3 +82,6 @@ func identify(path string) (fileID, bool) {
 
 // flushConntrack empties the connection table of the namespace that the calling thread is in.
 func flushConntrack() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }
+
+// unmount takes a file system out of sight at once; it ends when nobody uses it any more.
+func unmount(path string) error { return unix.Unmount(path, unix.MNT_DETACH) }

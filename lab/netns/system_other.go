@@ -34,3 +34,5 @@ func openTAP(string) (int, error) { return -1, errNotLinux }
 func closeTAP(int) {}
 
 func writeTAP(int, []byte) {}
+
+func unmount(string) error { return errNotLinux }
