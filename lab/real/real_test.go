@@ -325,3 +325,25 @@ func processes(t *testing.T) (lines []string) {
 	}
 	return lines
 }
+
+func TestTheWayIsTheAttemptThatWasUnderWay(t *testing.T) {
+	began := time.Unix(1_700_000_000, 0)
+	attempts := []weft.WayAttempt{{Way: "plain", At: began, TookMS: 9000}, {Way: "spray", At: began.Add(2 * time.Second), TookMS: 1500}}
+	for _, c := range []struct {
+		first time.Duration
+		own   uint16
+		want  string
+	}{
+		{100 * time.Millisecond, 0, "plain"},
+		{3 * time.Second, 0, "sprayed"}, // and it moved to a shared socket since
+		{20 * time.Second, 0, "plain"},  // long after the spray was given up
+		{20 * time.Second, 4000, "sprayed"},
+	} {
+		a, b := weft.Explanation{Attempts: attempts, OwnSocket: c.own}, weft.Explanation{Attempts: attempts[:1]}
+		for _, docs := range [][2]weft.Explanation{{a, b}, {b, a}} {
+			if got := way(began.Add(c.first), docs[0], docs[1]); got != c.want {
+				t.Errorf("direct after %v, with a socket of its own %d: %s, want %s", c.first, c.own, got, c.want)
+			}
+		}
+	}
+}

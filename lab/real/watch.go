@@ -18,6 +18,8 @@ const (
 	lookEvery = 50 * time.Millisecond
 	// wantEvery is how often a node is asked for an explanation, which keeps it looking for a direct path.
 	wantEvery = 5 * time.Second
+	// readmission is how long after an attempt has found a path both ends may take to use it.
+	readmission = time.Second
 )
 
 // A pair is two hosts that are to reach each other.
@@ -282,17 +284,21 @@ func (p *pair) explain(w *world) {
 		}
 	}
 	if r.Path == weft.PathDirect {
-		r.Way = way(docs[0], docs[1])
+		first, _ := w.history.First(p.a.Name, p.b.Name, weft.PathDirect)
+		r.Way = way(w.began.Add(first), docs[0], docs[1])
 	}
 }
 
-// way is how a direct path was found. Only what was sprayed or predicted has a socket of its own, at one end at least.
-func way(a, b weft.Explanation) string {
-	if a.OwnSocket == 0 && b.OwnSocket == 0 {
-		return "plain"
-	}
+// way is how a direct path was found that was first in use at some time: by the attempt that was under way then, for a
+// path that a spray has opened may move to the nodes' shared sockets afterwards; or by the one whose socket it still has.
+func way(first time.Time, a, b weft.Explanation) string {
+	own := a.OwnSocket != 0 || b.OwnSocket != 0
 	for _, doc := range []weft.Explanation{a, b} {
 		for _, x := range slices.Backward(doc.Attempts) {
+			until := x.At.Add(time.Duration(x.TookMS*float64(time.Millisecond)) + readmission)
+			if !own && (x.At.After(first) || first.After(until)) {
+				continue
+			}
 			switch x.Way {
 			case "spray":
 				return "sprayed"
@@ -301,5 +307,8 @@ func way(a, b weft.Explanation) string {
 			}
 		}
 	}
-	return "sprayed"
+	if own {
+		return "sprayed"
+	}
+	return "plain"
 }
