@@ -93,3 +93,20 @@ func TestADirectPathThatIsFarSlowerThanTheRelayDoesNotWin(t *testing.T) {
 		w.until(3*time.Minute, "both direct, now that it is fast", w.bothDirect)
 	})
 }
+
+func TestADirectPathIsKeptWhereTheRelayHasBecomeAsSlow(t *testing.T) {
+	forSeeds(t, 6, func(t *testing.T, seed uint64) {
+		w := homes(t, seed, portRestricted, portRestricted)
+		w.oneWay, w.relayLeg = 20*time.Millisecond, 12*time.Millisecond
+		w.bootBoth()
+		w.talkBoth(5 * time.Minute)
+		w.until(10*time.Second, "both direct", w.bothDirect)
+		w.run(time.Minute)
+		before := len(w.a.switches) + len(w.b.switches)
+		w.oneWay, w.relayLeg = 120*time.Millisecond, 112*time.Millisecond // what one of them leaves by has become slow
+		w.run(2 * time.Minute)
+		if n := len(w.a.switches) + len(w.b.switches) - before; n > 0 || !w.bothDirect() {
+			w.failf("a path was left %d times for a relay that is no faster", n)
+		}
+	})
+}

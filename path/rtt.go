@@ -50,6 +50,14 @@ func (r *rtt) base() time.Duration {
 	return least
 }
 
+// last is the latest sample. Zero without one.
+func (r *rtt) last() time.Duration {
+	if r.samples == 0 {
+		return 0
+	}
+	return r.recent[(r.samples-1)%baseWindow]
+}
+
 // spread is the time within which nearly every answer comes.
 func (r *rtt) spread() time.Duration { return r.smoothed + 4*r.variation }
 

@@ -21,6 +21,8 @@ const (
 	// farSlower is what a direct path may take more than twice the relay's time before it loses its place: a
 	// detour that people feel (tailscale#2270).
 	farSlower = 50 * time.Millisecond
+	// relayFresh is how old the relay's last answer may be for a direct path to be left because the relay is faster.
+	relayFresh = time.Second
 	// helloTries is how many pings a relayed way in use may leave unanswered, in about half a second, before a
 	// lesser one that does answer takes its place.
 	helloTries = 3
@@ -187,8 +189,12 @@ func (a *Agent) judge(now time.Time) {
 		return
 	}
 	if p.rtt.samples >= baseWindow && farSlowerThan(p, relay) {
-		a.fail(now, p, slow, fmt.Sprintf("%s takes %s, the relay %s", p.via, inWords(p.rtt.base()), inWords(relay.rtt.base())))
-		return
+		if now.Sub(relay.probe.pong) > relayFresh {
+			relay.check(now, 0) // it may have become slow as well: both leave by the same link
+		} else if p.rtt.base() > 2*relay.rtt.last()+farSlower {
+			a.fail(now, p, slow, fmt.Sprintf("%s takes %s, the relay %s", p.via, inWords(p.rtt.base()), inWords(relay.rtt.last())))
+			return
+		}
 	}
 	if p.ledger == nil || p.ledger.loss.bad < badWindows {
 		return
