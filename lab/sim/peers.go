@@ -221,20 +221,19 @@ func (n *node) count(now time.Time, p *peer, via weft.Via, size int, sent bool) 
 	}
 }
 
-// wayOf is how a direct path was found, as both ends tell it.
+// wayOf is how a direct path was found, as both ends tell it. A spray may find one between the shared sockets of both:
+// its probes leave mappings behind that plain pings then come through.
 func wayOf(a, b path.Snapshot) string {
-	if a.Selected.Link < path.FirstSpare && b.Selected.Link < path.FirstSpare {
-		return "plain"
-	}
+	ways := map[string]string{"spray": "sprayed", "predict": "predicted"}
 	for _, s := range []path.Snapshot{a, b} {
 		for _, x := range slices.Backward(s.Attempts) {
-			switch x.Way {
-			case "spray":
-				return "sprayed"
-			case "predict":
-				return "predicted"
+			if way := ways[x.Way]; way != "" && x.Found {
+				return way
 			}
 		}
+	}
+	if a.Selected.Link < path.FirstSpare && b.Selected.Link < path.FirstSpare {
+		return "plain"
 	}
 	return "sprayed"
 }
