@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -269,5 +270,5 @@ func (s Scenario) flowsEnd(e Expectation) (end time.Duration, ok bool) {
 
 // seconds writes a time for people, to the millisecond.
 func seconds(d time.Duration) string {
-	return fmt.Sprintf("%gs", d.Round(time.Millisecond).Seconds())
+	return strconv.FormatFloat(float64(d.Round(time.Millisecond).Milliseconds())/1000, 'f', -1, 64) + "s"
 }
