@@ -315,7 +315,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 			continue
 		}
 		if r.code != c.code || r.err != "" {
-			t.Errorf("%s: exit code %d, stderr %q", c.line, r.code, r.err)
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", c.line, r.code, r.out, r.err)
 		}
 		docs := [][]byte{[]byte(r.out)}
 		if c.command == "weft ping" {
@@ -424,7 +424,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.start(srv.first)
 	n.connected()
 	show := func() string { return n.run("set").out }
-	if got := show(); got != "dns=on\nendpoints=\nport=auto\n" {
+	if got := show(); got != "dns=on\nendpoints=\nport=auto\nportmap=off\n" {
 		t.Errorf("at first the settings are %q", got)
 	}
 	auto := n.status().Self.Port
@@ -435,7 +435,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("setting what is set began anew: port %d became %d", auto, got.Self.Port)
 	}
 	port := freePort(t)
-	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("dns=on\nendpoints=203.0.113.7:41641\nport=%d\n", port) {
+	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("dns=on\nendpoints=203.0.113.7:41641\nport=%d\nportmap=off\n", port) {
 		t.Fatalf("%+v", r)
 	}
 	n.connected()

@@ -404,8 +404,25 @@ func (n *testNode) command(token string, flags ...string) *exec.Cmd {
 // start starts the daemon and waits until it is up, or ready for weft up.
 func (n *testNode) start(token string, flags ...string) {
 	n.t.Helper()
+	n.leaveRouterAlone()
 	n.process = start(n.t, n.command(token, flags...))
 	n.says("weft is ")
+}
+
+// leaveRouterAlone has a node that starts for the first time ask nothing of the router of the network that the tests
+// run in.
+func (n *testNode) leaveRouterAlone() {
+	n.t.Helper()
+	if _, err := os.Stat(n.state); err == nil {
+		return
+	}
+	err := os.Mkdir(n.state, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(n.state, "settings.json"), []byte(`{"no_portmap":true}`), 0o600)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // run runs a command that talks to the daemon.

@@ -82,6 +82,22 @@ var settings = map[string]setting{
 			return nil
 		},
 	},
+	"portmap": {
+		help: "on: the router is asked to pass this node's UDP port on, by PCP, NAT-PMP or UPnP; off: it is left alone",
+		get: func(s node.Settings) string {
+			if s.NoPortMap {
+				return "off"
+			}
+			return "on"
+		},
+		set: func(s *node.Settings, v string) error {
+			if v != "on" && v != "off" {
+				return fmt.Errorf("portmap is on or off, not %q", v)
+			}
+			s.NoPortMap = v == "off"
+			return nil
+		},
+	},
 }
 
 func (a *app) setCommand() *cobra.Command {

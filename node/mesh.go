@@ -81,6 +81,7 @@ type mesh struct {
 	budget    *path.Budget // of all agents together
 	spares    spares
 	natWatch  *gather.NATWatch
+	mapped    portMaps
 	nat       weft.NAT  // between this node and the IPv4 internet
 	suspected time.Time // when that was last asked because a way was left
 }
@@ -135,6 +136,9 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 		links = l
 	}
 	me.watchNAT(ctx)
+	if !me.cfg.Settings.NoPortMap {
+		defer me.mapped.start(ctx, me)()
+	}
 	me.setMap(time.Now(), m)
 	me.gatherLocal(time.Now())
 	if err := me.engine.Up(); err != nil {
@@ -348,6 +352,7 @@ func (me *mesh) networkChanged(now time.Time) {
 		r.recheck(now)
 	}
 	me.natWatch.Moved()
+	me.mapped.recheck()
 	me.dropAsks(now, nil)
 	for _, p := range me.peers {
 		p.agent.NetworkChanged(now)
@@ -375,7 +380,7 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 		}
 	}
 	slices.SortFunc(observed, func(a, b weft.Candidate) int { return a.Addr.Compare(b.Addr) })
-	local := gather.Merge(wire.MaxCandidates, static,
+	local := gather.Merge(wire.MaxCandidates, static, me.mapped.candidates(me.netmap),
 		gather.Hosts(ifaces, port, underlayMTU, me.netmap.Ranges, me.cfg.Device.Name), me.reflexive.Candidates(), observed)
 	if slices.Equal(local, me.local) {
 		return false

@@ -28,7 +28,9 @@ func aMesh(t *testing.T, server netip.AddrPort) (*mesh, *peer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	me, err := newMesh(meshConfig{Key: key.NewPrivate[key.Node](), Device: dev, Logger: silent, StateDir: t.TempDir()}, m)
+	me, err := newMesh(meshConfig{
+		Key: key.NewPrivate[key.Node](), Device: dev, Logger: silent, StateDir: t.TempDir(), Settings: Settings{NoPortMap: true},
+	}, m)
 	if err != nil {
 		t.Fatal(err)
 	}
