@@ -21,6 +21,39 @@ type pingAnswer struct {
 // byHand is the path number in pings that a person sent: no path of the agent's has it.
 const byHand = 0
 
+// acquaintance is how long a ping waits for the peer to have answered anything at all: a node that has just joined is
+// not known to its peers for some milliseconds, and one packet is all that a ping has. acquaintanceLook is how often
+// that is looked at.
+const (
+	acquaintance     = time.Second
+	acquaintanceLook = 10 * time.Millisecond
+)
+
+// acquainted waits until a peer has answered something, or it has had time to.
+func (me *mesh) acquainted(ctx context.Context, who string, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	look := time.NewTicker(acquaintanceLook)
+	defer look.Stop()
+	for {
+		known := true // an unknown name is not waited for
+		if !me.ask(ctx, func(now time.Time) {
+			n, ok := me.netmap.Find(who)
+			if p := me.peers[n.ID]; ok && p != nil && p.answered.IsZero() {
+				p.agent.Want(now)
+				known, p.due = false, true
+			}
+		}) || known {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Ping sends one ping by the path in use and waits for its answer. No answer is not an error: the reply says so.
 func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (weft.PingReply, error) {
 	if timeout <= 0 || timeout > time.Minute {
@@ -36,6 +69,7 @@ func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (w
 	}); err != nil {
 		return reply, err
 	}
+	me.acquainted(ctx, who, min(timeout, acquaintance))
 	answer := make(chan pingAnswer, 1)
 	var tx wire.TxID
 	rand.Read(tx[:])
