@@ -24,15 +24,15 @@ type call struct {
 	done chan error
 }
 
-const callEvery = 2 * time.Millisecond
+const callEvery = time.Millisecond
 
 func (w *world) call(from, to *netns.Host, addr netip.Addr) *call {
 	w.t.Helper()
-	at := netip.AddrPortFrom(addr, 5000)
-	echo, err := to.ListenUDP(at)
+	echo, err := to.ListenUDP(netip.AddrPortFrom(addr, 0))
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	at := netip.AddrPortFrom(addr, echo.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	w.t.Cleanup(func() { echo.Close() })
 	go func() {
 		buf := make([]byte, 64)
@@ -86,6 +86,20 @@ func (w *world) call(from, to *netns.Host, addr netip.Addr) *call {
 	return c
 }
 
+// goesOn waits until so many more have come back.
+func (c *call) goesOn(w *world, more uint64) {
+	w.t.Helper()
+	want := c.came.Load() + more
+	if err := netns.WaitFor(w.ctx, "the call to go on", func() error {
+		if came := c.came.Load(); came < want {
+			return fmt.Errorf("%d of %d came back", came, want)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // end stops sending, waits for what is on its way, and returns what was lost.
 func (c *call) end(t *testing.T) (lost, sent uint64) {
 	t.Helper()
@@ -128,6 +142,38 @@ func TestNoPacketIsLostInTheMoveFromTheRelayToADirectPath(t *testing.T) {
 	t.Logf("%d of %d lost", lost, sent)
 	if lost != 0 {
 		t.Errorf("%d of %d packets were lost", lost, sent)
+	}
+}
+
+func TestASilentBlackHoleCostsASecondAndAHalfAtMostAndTheWayBackNothing(t *testing.T) {
+	w := newWorld(t)
+	gwA, gwB, a, b, _, addrB := w.homes()
+	w.reaches(a, "bob", weft.Direct)
+	w.reaches(b, "ann", weft.Direct)
+	down := w.call(a.Host, b.Host, addrB)
+	down.goesOn(w, 500)
+	if err := gwA.BlockUDPBetween(a.Host.Addr(), gwB.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	w.reaches(a, "bob", weft.RelayUDP)
+	w.reaches(b, "ann", weft.RelayUDP)
+	down.goesOn(w, 500)
+	lost, sent := down.end(t)
+	t.Logf("down to the relay: %d of %d lost, at one in %v", lost, sent, callEvery)
+	if time.Duration(lost)*callEvery > 1500*time.Millisecond {
+		t.Errorf("a silent direct path cost %v of packets", time.Duration(lost)*callEvery)
+	}
+	up := w.call(a.Host, b.Host, addrB)
+	if err := gwA.Unblock(); err != nil {
+		t.Fatal(err)
+	}
+	w.reaches(a, "bob", weft.Direct)
+	w.reaches(b, "ann", weft.Direct)
+	up.goesOn(w, 500)
+	lost, sent = up.end(t)
+	t.Logf("up again: %d of %d lost", lost, sent)
+	if lost != 0 {
+		t.Errorf("%d of %d packets were lost on the way back", lost, sent)
 	}
 }
 

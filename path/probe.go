@@ -173,6 +173,9 @@ func (a *Agent) standby() *pair {
 // pinged answers a ping, by the way it came; and asks back if the pair is not known to be good, so that a
 // filter that has just opened is used at once (RFC 8445 section 7.3.1.4).
 func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) {
+	if p == nil && came.Method == weft.Direct && came.Link >= FirstSpare {
+		return // the socket is about to be given back, and an answer would have the peer send there
+	}
 	if len(a.pending.send) < maxPending {
 		pong := wire.Pong{Path: m.Path, Tx: m.Tx}
 		if came.Method == weft.Direct {

@@ -40,6 +40,31 @@ func TestASprayCostsNoData(t *testing.T) {
 	})
 }
 
+func TestWhereEverySocketGetsThroughNoDataGoesToOneThatIsClosed(t *testing.T) {
+	forSeeds(t, 20, func(t *testing.T, seed uint64) {
+		w := newWorld(t, seed)
+		w.jitter = 20 * time.Millisecond // so that the two ends do not hear of the same ones first
+		for _, h := range w.hosts {
+			c := symmetric.config()
+			c.Allocation = weft.PreservingAllocation
+			w.behind(h, c)
+		}
+		w.bootBoth()
+		w.run(200 * time.Millisecond)
+		begin := w.now
+		for _, h := range w.hosts {
+			h.talk(time.Millisecond, 1200, w.now.Add(20*time.Second))
+		}
+		w.until(15*time.Second, "both direct by a prediction", w.bothDirect)
+		w.run(3 * time.Second)
+		for _, h := range w.hosts {
+			if n := h.flow.lostBetween(begin, w.now.Add(-time.Second)); n != 0 {
+				w.failf("%s lost %d of %d packets", h.name, n, h.flow.sent)
+			}
+		}
+	})
+}
+
 func TestTheSocketThatWonStaysOpenAndNoOther(t *testing.T) {
 	forSeeds(t, 10, func(t *testing.T, seed uint64) {
 		w := sprayedHomes(t, seed)
