@@ -30,7 +30,7 @@ demo:
 # are skipped and why. Two packages at a time: the tests on real interfaces measure time.
 test: build
 	@scripts/install-deps --list race || { echo "weft: the race detector needs what is named above; scripts/install-deps test installs it" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 10m ./...
+	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 20m ./...
 
 check:
 	@scripts/check
