@@ -1,0 +1,175 @@
+package wireguard
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+// An end is a Device with one peer and the fast half that a data plane would be, in the simplest form.
+type end struct {
+	name     string
+	d        *Device
+	p        *Peer
+	send     func(msg []byte)
+	sessions map[uint32]*Session
+	windows  map[*Session]*Window
+	counters map[*Session]uint64
+	current  *Session
+	waiting  [][]byte
+	activity Activity
+	actions  Actions
+	next     time.Time
+
+	got      [][]byte
+	errs     []error
+	gaveUp   int
+	begun    int // handshakes that ended in a session
+	sent     [5]int
+	keepRecv int
+}
+
+var here = netip.MustParseAddrPort("192.0.2.1:51820")
+
+func newEnd(name string, private Key, peer PeerConfig, random func([]byte)) (*end, error) {
+	e := &end{
+		name: name, d: New(Config{Private: private, Rand: random}),
+		sessions: map[uint32]*Session{}, windows: map[*Session]*Window{}, counters: map[*Session]uint64{},
+	}
+	p, err := e.d.AddPeer(peer)
+	e.p = p
+	return e, err
+}
+
+func (e *end) out(msg []byte) {
+	e.sent[msg[0]]++
+	e.send(msg)
+}
+
+// do does what the Device wants.
+func (e *end) do(now time.Time) {
+	for _, c := range e.actions.Changes {
+		switch c.What {
+		case Began:
+			e.sessions[c.Session.Local] = c.Session
+			e.windows[c.Session] = &Window{}
+			e.begun++
+		case Current:
+			e.current = c.Session
+		case Ended:
+			delete(e.sessions, c.Session.Local)
+			if e.current == c.Session {
+				e.current = nil
+			}
+		case GaveUp:
+			e.gaveUp++
+			e.waiting = nil
+		}
+	}
+	for _, m := range e.actions.Send {
+		e.out(m.Message)
+	}
+	waiting, keep := e.waiting, len(e.actions.Keepalives) > 0
+	if e.current != nil && len(waiting) > 0 {
+		e.waiting = nil
+		for _, b := range waiting {
+			e.packet(now, b)
+		}
+	} else if keep {
+		e.packet(now, nil)
+	}
+}
+
+// packet sends a packet of the overlay; an empty one is a keepalive.
+func (e *end) packet(now time.Time, b []byte) {
+	s := e.current
+	if s == nil || !s.Usable(now) {
+		if len(b) > 0 {
+			e.waiting = append(e.waiting, b)
+			e.d.Want(now, e.p, &e.actions)
+			e.do(now)
+			e.poll(now)
+		}
+		return
+	}
+	n := e.counters[s]
+	e.counters[s]++
+	padded := make([]byte, Padded(len(b), 1420))
+	copy(padded, b)
+	e.out(s.Seal(make([]byte, 0, len(padded)+Overhead), n, padded))
+	e.activity.Sent, e.activity.Counter = now, n
+	if len(b) > 0 {
+		e.activity.DataSent = now
+	}
+	e.d.Observe(e.p, e.activity)
+	e.poll(now)
+}
+
+// take takes what came.
+func (e *end) take(now time.Time, msg []byte) {
+	index, counter, ok := Transport(msg)
+	if !ok {
+		if err := e.d.Handle(now, here, msg, false, &e.actions); err != nil {
+			e.errs = append(e.errs, err)
+		}
+		e.do(now)
+		e.poll(now)
+		return
+	}
+	s := e.sessions[index]
+	if s == nil {
+		e.errs = append(e.errs, fmt.Errorf("no session %08x", index))
+		return
+	}
+	packet, ok := s.Open(nil, msg)
+	if !ok {
+		e.errs = append(e.errs, ErrUnauthentic)
+		return
+	}
+	if !e.windows[s].Take(counter) {
+		e.errs = append(e.errs, ErrReplay)
+		return
+	}
+	e.d.Confirm(now, s, &e.actions)
+	e.do(now)
+	e.activity.Received = now
+	if len(packet) > 0 {
+		e.activity.DataReceived = now
+		e.got = append(e.got, packet)
+	} else {
+		e.keepRecv++
+	}
+	e.d.Observe(e.p, e.activity)
+	e.poll(now)
+}
+
+func (e *end) poll(now time.Time) {
+	e.d.Poll(now, &e.actions)
+	e.next = e.actions.Next
+	if len(e.actions.Send)+len(e.actions.Keepalives)+len(e.actions.Changes) > 0 {
+		e.do(now)
+	}
+}
+
+func seeded(seed uint64) func([]byte) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	return func(b []byte) {
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+	}
+}
+
+func newKey(random func([]byte)) (k Key) {
+	random(k[:])
+	k[0] &= 248
+	k[31] = k[31]&127 | 64
+	return k
+}
+
+func addrPortPlus(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), a.Port()+1) }
+
+func addrOf(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1)
+}

@@ -1,0 +1,322 @@
+package wireguard
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/crypto/curve25519"
+)
+
+// PeerConfig is what a peer is made of.
+type PeerConfig struct {
+	Public Key
+	PSK    Key // zero: none (section 5.2)
+	// Keepalive is how often something is sent at least; zero: only in answer to data.
+	Keepalive time.Duration
+}
+
+const (
+	// initiationGap is the least time between two initiations of one peer that are answered: each costs four
+	// Curve25519 multiplications.
+	initiationGap = 20 * time.Millisecond
+	// silentFor is how long data may go unanswered before a new handshake is tried (section 6.5): what the other side
+	// takes to answer with a keepalive, and that one's way.
+	silentFor = KeepaliveTimeout + RekeyTimeout
+	// lateRekey is the age at which a session that we began is renewed when a packet comes by it (section 6.2).
+	lateRekey = RejectAfterTime - KeepaliveTimeout - RekeyTimeout
+	// crossedWait is how much longer than the peer one of two that began at once waits to renew: long enough for the
+	// peer's renewal to make its own unnecessary.
+	crossedWait = 2 * RekeyTimeout
+)
+
+// A Peer is the other end of a tunnel. Its Device owns it; others may compare pointers to it.
+type Peer struct {
+	public, psk Key
+	static      Key // the shared secret of both static keys
+	macs        macs
+	keepalive   time.Duration
+
+	handshake     *handshake // that we began
+	began         time.Time  // the first initiation of a row
+	asked         time.Time  // the last
+	retry         time.Time  // the next; zero: none
+	sentStamp     timestamp
+	heardStamp    timestamp
+	consumed      time.Time   // the last initiation
+	current, next *Session    // next waits to be confirmed
+	old           [2]*Session // receive only, the younger first
+	activity      Activity
+	unanswered    time.Time // data went out since when nothing came; zero: none did
+	owed          time.Time // data came since when nothing went out; zero: none did
+	forget        time.Time // when to forget the keys
+	late          bool      // lateRekey was used
+	completedAt   time.Time
+}
+
+// An Activity is what a peer's sessions have seen: the time of the last packet of a kind. Kinds include each other: data
+// is a packet too.
+type Activity struct {
+	Sent, Received         time.Time // of any authentic kind, keepalives included
+	DataSent, DataReceived time.Time
+	Counter                uint64 // the largest used of the current session
+}
+
+// AddPeer makes a peer. It fails for a key that is no public key, or our own, and for one that is there already.
+func (d *Device) AddPeer(cfg PeerConfig) (*Peer, error) {
+	if cfg.Public == d.public {
+		return nil, errors.New("that is this device's own key")
+	}
+	if d.byKey[cfg.Public] != nil {
+		return nil, errors.New("there is a peer with that key already")
+	}
+	p := &Peer{public: cfg.Public, psk: cfg.PSK, keepalive: cfg.Keepalive, macs: newMACs(&cfg.Public)}
+	secret, err := curve25519.X25519(d.private[:], cfg.Public[:])
+	if err != nil {
+		return nil, errors.New("that is no public key: nothing secret can be agreed on with it")
+	}
+	copy(p.static[:], secret)
+	clear(secret)
+	d.byKey[cfg.Public] = p
+	return p, nil
+}
+
+// RemovePeer forgets a peer and ends its sessions.
+func (d *Device) RemovePeer(p *Peer, out *Actions) {
+	out.reset()
+	d.forgetKeys(p, out)
+	delete(d.byKey, p.public)
+	clear(p.psk[:])
+	clear(p.static[:])
+}
+
+// SetKeepalive changes how often something is sent at least; zero: only in answer to data.
+func (p *Peer) SetKeepalive(every time.Duration) { p.keepalive = every }
+
+// Public is the peer's key.
+func (p *Peer) Public() Key { return p.public }
+
+// HandshakeAt is when the last handshake was completed; zero: none was.
+func (p *Peer) HandshakeAt() time.Time { return p.completedAt }
+
+// Want says that a packet waits for a session: a handshake is begun unless one is under way.
+func (d *Device) Want(now time.Time, p *Peer, out *Actions) {
+	out.reset()
+	if p.retry.IsZero() {
+		d.begin(now, p, out)
+	}
+}
+
+// Greet begins a handshake although nothing waits for it.
+func (d *Device) Greet(now time.Time, p *Peer, out *Actions) { d.Want(now, p, out) }
+
+// Observe is told what a peer's sessions have seen so far. Poll is due after it.
+func (d *Device) Observe(p *Peer, a Activity) {
+	b := &p.activity
+	if a.Received.After(b.Received) {
+		p.received(a.Received)
+	}
+	if a.Sent.After(b.Sent) {
+		p.sent(a.Sent)
+	}
+	if a.DataSent.After(b.DataSent) && p.unanswered.IsZero() && a.DataSent.After(b.Received) {
+		p.unanswered = a.DataSent
+	}
+	if a.DataReceived.After(b.DataReceived) && p.owed.IsZero() && a.DataReceived.After(b.Sent) {
+		p.owed = a.DataReceived
+	}
+	b.DataSent, b.DataReceived = latest(b.DataSent, a.DataSent), latest(b.DataReceived, a.DataReceived)
+	b.Counter = a.Counter
+}
+
+// received notes that the peer is there.
+func (p *Peer) received(at time.Time) {
+	p.activity.Received = latest(p.activity.Received, at)
+	if !at.Before(p.unanswered) {
+		p.unanswered = time.Time{}
+	}
+}
+
+// sent notes that something went to the peer.
+func (p *Peer) sent(at time.Time) {
+	p.activity.Sent = latest(p.activity.Sent, at)
+	if !at.Before(p.owed) {
+		p.owed = time.Time{}
+	}
+}
+
+// completed notes a handshake that both sides have seen to be over.
+func (p *Peer) completed(now time.Time) {
+	p.retry, p.began, p.late = time.Time{}, time.Time{}, false
+	p.completedAt, p.forget = now, now.Add(forgetAfter)
+	p.activity.Counter = 0
+	p.received(now)
+}
+
+// Poll does what is due for all peers.
+func (d *Device) Poll(now time.Time, out *Actions) {
+	out.reset()
+	for _, p := range d.byKey {
+		d.poll(now, p, out)
+	}
+}
+
+// poll does what is due for one peer, and says when more will be.
+func (d *Device) poll(now time.Time, p *Peer, out *Actions) {
+	due := func(at time.Time) bool {
+		if at.IsZero() {
+			return false
+		}
+		if !now.Before(at) {
+			return true
+		}
+		if out.Next.IsZero() || at.Before(out.Next) {
+			out.Next = at
+		}
+		return false
+	}
+	if due(p.forget) {
+		d.forgetKeys(p, out)
+	}
+	for _, s := range []**Session{&p.old[0], &p.old[1], &p.current, &p.next} {
+		if *s != nil && due((*s).Began.Add(RejectAfterTime)) {
+			d.end(*s, out)
+			*s = nil
+		}
+	}
+	switch {
+	case !p.retry.IsZero():
+		if due(p.retry) {
+			if now.Sub(p.began) >= RekeyAttemptTime {
+				d.giveUp(now, p, out)
+				due(p.forget)
+			} else {
+				d.begin(now, p, out)
+			}
+		}
+		due(p.retry)
+	case due(d.rekeyAt(p)):
+		p.late = p.late || now.Sub(p.current.Began) >= lateRekey
+		d.begin(now, p, out)
+		due(p.retry)
+	case !p.unanswered.IsZero() && due(p.unanswered.Add(silentFor)):
+		p.unanswered = time.Time{}
+		d.begin(now, p, out)
+		due(p.retry)
+	}
+	if p.current == nil {
+		return
+	}
+	keep := time.Time{}
+	if !p.owed.IsZero() {
+		keep = p.owed.Add(KeepaliveTimeout)
+	}
+	if p.keepalive > 0 {
+		if at := latest(p.activity.Sent, p.current.Began).Add(p.keepalive); keep.IsZero() || at.Before(keep) {
+			keep = at
+		}
+	}
+	if due(keep) {
+		p.sent(now)
+		out.Keepalives = append(out.Keepalives, p)
+		if p.keepalive > 0 {
+			due(now.Add(p.keepalive))
+		}
+	}
+}
+
+// rekeyAt is when the current session has to be renewed; zero: that is not for us to do, or not yet known. Both
+// rules of section 6.2 are of sessions that we began: at the first packet that is sent when it has become old, or the
+// first that comes shortly before its end.
+func (d *Device) rekeyAt(p *Peer) time.Time {
+	s := p.current
+	if s == nil {
+		return time.Time{}
+	}
+	if p.activity.Counter >= RekeyAfterMessages {
+		return s.Began
+	}
+	if !s.Initiator {
+		return time.Time{}
+	}
+	old := s.Began.Add(RekeyAfterTime)
+	if s.crossed {
+		old = old.Add(crossedWait)
+	}
+	if !p.activity.Sent.Before(old) {
+		return old
+	}
+	if late := s.Began.Add(lateRekey); !p.late && !p.activity.DataReceived.Before(late) {
+		return late
+	}
+	return time.Time{}
+}
+
+// begin sends an initiation, anew each time: with another ephemeral key and timestamp (section 6.4).
+func (d *Device) begin(now time.Time, p *Peer, out *Actions) {
+	if !p.asked.IsZero() && now.Sub(p.asked) < RekeyTimeout {
+		p.retry = p.asked.Add(RekeyTimeout)
+		if p.began.IsZero() {
+			p.began = now
+		}
+		return
+	}
+	stamp := stampOf(now)
+	if !stamp.newer(p.sentStamp) {
+		stamp = p.sentStamp.after() // our clock went back: see the package comment
+	}
+	index := d.newIndex()
+	hs, msg, ok := d.initiate(make([]byte, 0, InitiationSize), p, index, stamp)
+	if !ok {
+		return
+	}
+	d.dropHandshake(p)
+	p.handshake, p.sentStamp = &hs, stamp
+	d.indices[index] = owner{peer: p}
+	if p.began.IsZero() {
+		p.began = now
+	}
+	var b [2]byte
+	d.rand(b[:])
+	jitter := maxJitter * time.Duration(uint16(b[0])<<8|uint16(b[1])) / (1 << 16)
+	p.asked, p.retry = now, now.Add(RekeyTimeout+jitter)
+	out.Send = append(out.Send, Datagram{Peer: p, Message: p.macs.append(now, msg)})
+	p.sent(now)
+}
+
+// giveUp ends a row of handshakes that nobody answered.
+func (d *Device) giveUp(now time.Time, p *Peer, out *Actions) {
+	d.dropHandshake(p)
+	p.retry, p.began, p.unanswered = time.Time{}, time.Time{}, time.Time{}
+	if p.forget.IsZero() {
+		p.forget = now.Add(forgetAfter)
+	}
+	out.Changes = append(out.Changes, Change{Peer: p, What: GaveUp})
+}
+
+func (d *Device) dropHandshake(p *Peer) {
+	if p.handshake == nil {
+		return
+	}
+	if o := d.indices[p.handshake.local]; o.session == nil {
+		delete(d.indices, p.handshake.local)
+	}
+	p.handshake.forget()
+	p.handshake = nil
+}
+
+// forgetKeys ends all sessions and the handshake of a peer.
+func (d *Device) forgetKeys(p *Peer, out *Actions) {
+	d.dropHandshake(p)
+	for _, s := range []**Session{&p.old[0], &p.old[1], &p.current, &p.next} {
+		d.end(*s, out)
+		*s = nil
+	}
+	p.forget, p.retry, p.began = time.Time{}, time.Time{}, time.Time{}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
