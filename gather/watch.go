@@ -123,7 +123,7 @@ func (w *NATWatch) run(ctx context.Context) {
 		switch n, answered, interrupted := w.look(ctx, inPart); {
 		case interrupted: // the next round says why
 		case answered:
-			full = NATs{refine(full.IPv4, n.IPv4), refine(full.IPv6, n.IPv6)}
+			full = NATs{stun.Refine(full.IPv4, n.IPv4), stun.Refine(full.IPv6, n.IPv6)}
 			tell(full)
 			retry = watchRetry
 			timer.Reset(watchEvery)
@@ -132,20 +132,6 @@ func (w *NATWatch) run(ctx context.Context) {
 			retry = min(2*retry, watchEvery)
 		}
 	}
-}
-
-// refine is what is known after another look. What that could not tell is as it was, if the NAT seems to be the same:
-// a packet that was lost takes nothing away.
-func refine(old, now weft.NAT) weft.NAT {
-	if now.Mapping == weft.MappingUnknown || now.Mapping != old.Mapping {
-		return now
-	}
-	now.Filtering = cmp.Or(now.Filtering, old.Filtering)
-	now.Hairpin = cmp.Or(now.Hairpin, old.Hairpin)
-	if now.Allocation == weft.AllocationUnknown {
-		now.Allocation, now.Step = old.Allocation, old.Step
-	}
-	return now
 }
 
 // look runs a discovery of both families. It reports whether any server answered, and whether the network changed

@@ -130,7 +130,7 @@ func (w *natWatch) end(now time.Time) {
 	w.close()
 	switch {
 	case len(r.Seen) > 0:
-		w.full = refine(w.full, r.NAT)
+		w.full = stun.Refine(w.full, r.NAT)
 		w.tell(now, w.full)
 		w.retry, w.at = natRetry, now.Add(natEvery)
 	default:
@@ -140,20 +140,6 @@ func (w *natWatch) end(now time.Time) {
 	if again {
 		w.at = now.Add(natSettle)
 	}
-}
-
-// refine is what is known after another look, as package gather has it: what that could not tell is as it was, if the
-// NAT seems to be the same.
-func refine(old, now weft.NAT) weft.NAT {
-	if now.Mapping == weft.MappingUnknown || now.Mapping != old.Mapping {
-		return now
-	}
-	now.Filtering = cmp.Or(now.Filtering, old.Filtering)
-	now.Hairpin = cmp.Or(now.Hairpin, old.Hairpin)
-	if now.Allocation == weft.AllocationUnknown {
-		now.Allocation, now.Step = old.Allocation, old.Step
-	}
-	return now
 }
 
 // tell tells the agents.
