@@ -203,9 +203,8 @@ func (h *host) open(o Opening) {
 	if h.most = max(h.most, len(h.spares)); h.most > MaxSockets {
 		w.t.Fatalf("%s has %d sockets open", h.name, h.most)
 	}
-	done := func() {}
 	session := h.session
-	done = func() {
+	done := func() {
 		if h.up && h.session == session {
 			h.agent.Opened(w.now, list)
 			h.poll()

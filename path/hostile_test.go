@@ -19,15 +19,15 @@ var (
 // A lair is a rig whose peer, that has session 9, may be up to anything. The test serves its sockets.
 type lair struct {
 	*rig
-	open, most int
-	sockets    map[weft.LinkID]bool
-	last       weft.LinkID
-	sprayed    []Transmit
-	all        []Transmit
-	said       []wire.Attempt
-	perSecond  map[int64]int
-	silent     bool // sockets are not served
-	mute       bool // pings are not answered
+	most      int
+	sockets   map[weft.LinkID]bool
+	last      weft.LinkID
+	sprayed   []Transmit
+	all       []Transmit
+	said      []wire.Attempt
+	perSecond map[int64]int
+	silent    bool // sockets are not served
+	mute      bool // pings are not answered
 }
 
 func newLair(t *testing.T, leads bool, own, theirs weft.NAT, at ...netip.Addr) *lair {

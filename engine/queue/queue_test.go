@@ -17,14 +17,13 @@ type sender struct {
 	every  time.Duration // at a constant rate; 0: it keeps window packets under way, as TCP does
 	window float64
 
-	next               time.Time
-	inside             int
-	got, bytes         int
-	marked, dropped    int
-	longest, sum       time.Duration
-	reactedAt          time.Time
-	reacts             bool // halves its window when it learns of congestion
-	outstandingDropped int
+	next            time.Time
+	inside          int
+	got, bytes      int
+	marked, dropped int
+	longest, sum    time.Duration
+	reactedAt       time.Time
+	reacts          bool // halves its window when it learns of congestion
 }
 
 type packet struct {

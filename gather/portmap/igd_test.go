@@ -84,8 +84,7 @@ func TestUPnPTakesWhatTheRouterHas(t *testing.T) {
 	})
 	t.Run("a router that says yes and does something else", func(t *testing.T) {
 		f := newFake(t)
-		var d *device
-		d = f.upnp(func(d *device) { d.lies = true })
+		d := f.upnp(func(d *device) { d.lies = true })
 		d.mu.Lock()
 		d.fault = func(action string, args map[string]string) int {
 			if action == "AddPortMapping" {

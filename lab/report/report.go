@@ -54,9 +54,7 @@ func Write(w io.Writer, r *matrix.Result) error {
 	for i := range r.Cells {
 		v.Cells = append(v.Cells, newCell(r, &r.Cells[i], shown[i]))
 	}
-	for _, x := range legend {
-		v.Legend = append(v.Legend, x)
-	}
+	v.Legend = append(v.Legend, legend...)
 	if err := page.Execute(w, v); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}

@@ -90,7 +90,9 @@ func (r *Router) outward(now time.Time, frame []byte, p packet) {
 		r.drop(now, Inside, p, vnet.DropBlocked.String())
 		return
 	}
-	src, dst, v := p.src, p.dst, vnet.Forward
+	var src netip.AddrPort
+	var v vnet.Verdict
+	dst := p.dst
 	if back {
 		src, dst, v = r.nat(p).Hairpin(now, p.src, p.dst)
 	} else {
@@ -201,7 +203,9 @@ func (r *Router) reportOutward(now time.Time, frame []byte, p packet, back bool)
 		r.drop(now, Inside, p, strayVerdict)
 		return
 	}
-	outside, dst, v, to := quoted.dst, quoted.src, vnet.Forward, Outside
+	var outside netip.AddrPort
+	var v vnet.Verdict
+	dst, to := quoted.src, Outside
 	if back {
 		to = Inside
 		outside, dst, v = r.nat(quoted).Hairpin(now, quoted.dst, quoted.src)

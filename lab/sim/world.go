@@ -3,7 +3,6 @@ package sim
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -342,6 +341,3 @@ func (l *logBook) printf(at time.Duration, format string, args ...any) {
 		fmt.Fprintf(l, "%9.3fs %s\n", at.Seconds(), fmt.Sprintf(format, args...))
 	}
 }
-
-// addrPort is an address of a machine at a port.
-func addrPort(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
