@@ -3,13 +3,8 @@ package cli
 import (
 	"bytes"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"weft"
 )
@@ -61,17 +56,5 @@ func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
 		}
 		got.WriteString("\n----\n")
 	}
-	path := filepath.Join("testdata", "explain.txt")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-		t.Errorf("-known +now:\n%s", diff)
-	}
+	golden(t, "explain.txt", got.String())
 }

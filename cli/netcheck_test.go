@@ -3,12 +3,7 @@ package cli
 import (
 	"bytes"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"weft"
 )
@@ -46,17 +41,5 @@ func TestANetcheckReadsAsAPersonWouldSayIt(t *testing.T) {
 		a.printNetcheck(n)
 		got.WriteString("\n----\n")
 	}
-	path := filepath.Join("testdata", "netcheck.txt")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-		t.Errorf("-known +now:\n%s", diff)
-	}
+	golden(t, "netcheck.txt", got.String())
 }
