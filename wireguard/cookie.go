@@ -104,13 +104,6 @@ func newGuard(public *Key) guard {
 	}
 }
 
-// valid checks MAC1 of a handshake message of full length.
-func (g *guard) valid(msg []byte) bool {
-	at := len(msg) - 2*macSize
-	want := g.first.of(msg[:at])
-	return subtle.ConstantTimeCompare(want[:], msg[at:at+macSize]) == 1
-}
-
 // proven checks MAC2: whether who sent the message receives at the address that it came from.
 func (g *guard) proven(now time.Time, rand func([]byte), msg []byte, from netip.AddrPort) bool {
 	at := len(msg) - macSize

@@ -91,18 +91,13 @@ const (
 // added to out; the error says why nothing came of the message, and is for counting.
 func (d *Device) Handle(now time.Time, from netip.AddrPort, msg []byte, underLoad bool, out *Actions) error {
 	out.reset()
-	if len(msg) < 8 || msg[1]|msg[2]|msg[3] != 0 {
-		return ErrMessage
-	}
+	kind, ok := kindOf(msg)
 	switch {
-	case msg[0] == TypeInitiation && len(msg) == InitiationSize:
-	case msg[0] == TypeResponse && len(msg) == ResponseSize:
-	case msg[0] == TypeCookieReply && len(msg) == CookieReplySize:
-		return d.cookieReply(now, msg)
-	default:
+	case !ok:
 		return ErrMessage
-	}
-	if !d.guard.valid(msg) {
+	case kind == TypeCookieReply:
+		return d.cookieReply(now, msg)
+	case !validMAC(d.guard.first, msg):
 		return ErrMAC
 	}
 	if underLoad {
@@ -114,7 +109,7 @@ func (d *Device) Handle(now time.Time, from netip.AddrPort, msg []byte, underLoa
 			return ErrRate
 		}
 	}
-	if msg[0] == TypeInitiation {
+	if kind == TypeInitiation {
 		return d.initiation(now, msg, out)
 	}
 	return d.response(now, msg, out)

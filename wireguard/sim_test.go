@@ -12,7 +12,7 @@ import (
 
 // A world is two ends and what lies between them, in virtual time.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	rng    *rand.Rand
 	now    time.Time
 	a, b   *end
@@ -30,7 +30,7 @@ type event struct {
 	do func()
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t testing.TB, seed uint64) *world {
 	t.Helper()
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), delay: 20 * time.Millisecond}
 	random := seeded(seed)

@@ -20,7 +20,8 @@
 // dropped before anything is allocated or computed but that MAC (section 5.4.4). Under load, which the caller
 // declares, the MAC of a cookie is asked for as well, and the cookie reply, which is shorter than what it answers,
 // is the only thing that an unproven address is ever sent (section 5.4.7); handshakes from proven addresses are
-// then limited for each. An initiation that was recorded and is played back is refused by its timestamp.
+// then limited for each. An initiation that was recorded and is played back is refused by its timestamp. A [Sieve] does
+// the first of these checks in the threads that read, before anything is queued for the Device.
 //
 // # Clocks
 //
@@ -30,7 +31,8 @@
 // one; and the peer that is asked in vain can begin a handshake itself, which resets nothing but works: timestamps
 // are the initiator's alone. [Device.Greet] is for that.
 //
-// Files: noise.go (the handshake's messages), cookie.go (MACs, cookies, limits), session.go (transport data), window.go
+// Files: noise.go (the handshake's messages), cookie.go (MACs, cookies, limits), sieve.go (the
+// first look at what came), session.go (transport data), window.go
 // (replays), device.go (peers, indices, messages in), peer.go (timers), allowed.go (cryptokey routing).
 package wireguard
 

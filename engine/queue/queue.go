@@ -71,6 +71,7 @@ func ClassOf(dscp uint8) Class {
 type Item[T any] struct {
 	Value T
 	Size  int    // bytes, as they will be sent
+	Peer  uint32 // whom it is for: any number that is the peer's alone
 	Flow  uint32 // hash of what makes a flow
 	Class Class
 	ECN   bool // may be marked instead of dropped
