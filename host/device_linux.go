@@ -1,0 +1,72 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// UDPListenOn opens n sockets on a port of all addresses, or with port 0 on one that is free, that send and receive by
+// one network interface alone (SO_BINDTODEVICE), whatever the routes say. They may share their port with sockets of
+// this process that SharePort was called for; what comes by the interface is theirs then. The network is udp4 or udp6.
+func UDPListenOn(device, network string, port uint16, n int) ([]*net.UDPConn, error) {
+	var conns []*net.UDPConn
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var optErr error
+		err := raw.Control(func(fd uintptr) {
+			optErr = errors.Join(unix.BindToDevice(int(fd), device),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		})
+		return errors.Join(err, optErr)
+	}}
+	for range max(1, n) {
+		c, err := config.ListenPacket(context.Background(), network, ":"+strconv.Itoa(int(port)))
+		if err != nil {
+			for _, c := range conns {
+				c.Close()
+			}
+			return nil, fmt.Errorf("listening on UDP port %d of %s: %w", port, device, err)
+		}
+		conns = append(conns, c.(*net.UDPConn))
+		port = conns[0].LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	}
+	return conns, nil
+}
+
+// SharePort lets sockets of this process that are opened from now on use the port of this one (SO_REUSEPORT).
+func SharePort(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("sharing a UDP port: %w", err)
+	}
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	})
+	if err = errors.Join(err, optErr); err != nil {
+		return fmt.Errorf("sharing a UDP port: %w", err)
+	}
+	return nil
+}
+
+// SizeUDPBuffers is [SetUDPBuffers] with a size in bytes for each direction.
+func SizeUDPBuffers(conn *net.UDPConn, receive, send int) (gotReceive, gotSend int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, 0, fmt.Errorf("sizing the buffers of a UDP socket: %w", err)
+	}
+	var recvErr, sendErr error
+	err = raw.Control(func(fd uintptr) {
+		gotReceive, recvErr = setBuffer(int(fd), unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, receive)
+		gotSend, sendErr = setBuffer(int(fd), unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, send)
+	})
+	if err = errors.Join(err, recvErr, sendErr); err != nil {
+		return gotReceive, gotSend, fmt.Errorf("sizing the buffers of a UDP socket: %w", err)
+	}
+	return gotReceive, gotSend, nil
+}

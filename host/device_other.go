@@ -1,0 +1,14 @@
+//go:build !linux
+
+package host
+
+import "net"
+
+// UDPListenOn is for systems whose sockets can be bound to an interface.
+func UDPListenOn(string, string, uint16, int) ([]*net.UDPConn, error) { return nil, ErrNotSupported }
+
+// SharePort is, too.
+func SharePort(*net.UDPConn) error { return ErrNotSupported }
+
+// SizeUDPBuffers leaves the system's sizes.
+func SizeUDPBuffers(*net.UDPConn, int, int) (int, int, error) { return 0, 0, nil }
