@@ -94,16 +94,20 @@ func (d *Daemon) apiHandler() http.Handler {
 	read := func(pattern string, f func(*http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, f) })
 	}
-	change := func(pattern string, f func(*http.Request) (any, error)) {
+	owner := func(pattern string, f http.HandlerFunc) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if cred, ok := r.Context().Value(credentialsKey{}).(host.Credentials); !ok || cred.UID != 0 && int(cred.UID) != os.Getuid() {
 				writeError(w, http.StatusForbidden, &weft.Error{Code: weft.CodeDenied,
 					Message: "only root or the user that runs weft node may do that: try with sudo"})
 				return
 			}
-			answer(w, r, f)
+			f(w, r)
 		})
 	}
+	change := func(pattern string, f func(*http.Request) (any, error)) {
+		owner(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, f) })
+	}
+	owner("GET /v1/profile/{kind}", ServeProfile)
 	read("GET /v1/status", func(r *http.Request) (any, error) { return d.Status(r.Context()) })
 	read("GET /v1/settings", func(*http.Request) (any, error) { return d.state.Settings(), nil })
 	read("GET /v1/netcheck", func(r *http.Request) (any, error) { return d.Netcheck(r.Context()) })
@@ -150,20 +154,7 @@ func (d *Daemon) apiHandler() http.Handler {
 func answer(w http.ResponseWriter, r *http.Request, f func(*http.Request) (any, error)) {
 	doc, err := f(r)
 	if err != nil {
-		var e *weft.Error
-		if !errors.As(err, &e) {
-			e = &weft.Error{Code: weft.CodeInternal, Message: err.Error()}
-		}
-		status := http.StatusInternalServerError
-		switch e.Code {
-		case weft.CodeBadRequest, weft.CodeBadToken:
-			status = http.StatusBadRequest
-		case weft.CodeNotFound:
-			status = http.StatusNotFound
-		case weft.CodeUnavailable:
-			status = http.StatusServiceUnavailable
-		}
-		writeError(w, status, e)
+		writeFailure(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -171,6 +162,24 @@ func answer(w http.ResponseWriter, r *http.Request, f func(*http.Request) (any, 
 		doc = struct{}{}
 	}
 	json.NewEncoder(w).Encode(doc)
+}
+
+// writeFailure answers with an error, and with the status that its code stands for.
+func writeFailure(w http.ResponseWriter, err error) {
+	var e *weft.Error
+	if !errors.As(err, &e) {
+		e = &weft.Error{Code: weft.CodeInternal, Message: err.Error()}
+	}
+	status := http.StatusInternalServerError
+	switch e.Code {
+	case weft.CodeBadRequest, weft.CodeBadToken:
+		status = http.StatusBadRequest
+	case weft.CodeNotFound:
+		status = http.StatusNotFound
+	case weft.CodeUnavailable:
+		status = http.StatusServiceUnavailable
+	}
+	writeError(w, status, e)
 }
 
 func writeError(w http.ResponseWriter, status int, e *weft.Error) {

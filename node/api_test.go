@@ -147,6 +147,9 @@ func TestAnotherUserMayLookAndNotTouch(t *testing.T) {
 	if got := code("GET", "/v1/status"); got != "200" {
 		t.Errorf("status is answered with %s", got)
 	}
+	if got := code("GET", "/v1/profile/heap"); got != "403" {
+		t.Errorf("a profile is asked for and answered with %s", got)
+	}
 	for _, path := range []string{"/v1/down", "/v1/logout", "/v1/up"} {
 		if got := code("POST", path); got != "403" {
 			t.Errorf("%s is answered with %s", path, got)

@@ -133,7 +133,11 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		}
 		return fmt.Errorf("the daemon at %s answered %s", c.socket, resp.Status)
 	}
-	if out == nil {
+	switch out := out.(type) {
+	case nil:
+		return nil
+	case *[]byte: // what is no document
+		*out = b
 		return nil
 	}
 	return json.Unmarshal(b, out)
