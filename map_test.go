@@ -39,7 +39,8 @@ func someNode() *rapid.Generator[weft.Node] {
 			Candidates: rapid.SliceOfN(rapid.Just(weft.Candidate{
 				Addr: netip.MustParseAddrPort("192.0.2.1:41641"), Kind: weft.ServerReflexive, Link: 3,
 			}), 0, 2).Draw(t, "candidates"),
-			Online: rapid.Bool().Draw(t, "online"),
+			Online:  rapid.Bool().Draw(t, "online"),
+			Gateway: weft.NodeID(rapid.Uint32Range(0, 3).Draw(t, "gateway")),
 		}
 	})
 }

@@ -52,11 +52,17 @@ type Node struct {
 	LastSeen  time.Time `json:"last_seen,omitzero"` // when Online last turned false
 	Ephemeral bool      `json:"ephemeral,omitempty"`
 	Expires   time.Time `json:"expires,omitzero"` // when its key stops being valid; zero: never
+	// Gateway is set of a member that speaks plain WireGuard and nothing else: the node that it has its tunnel to,
+	// and that packets to its addresses go to.
+	Gateway NodeID `json:"gateway,omitempty"`
 }
+
+// Plain reports whether the node speaks plain WireGuard: there are no paths to look for, only its gateway's.
+func (n Node) Plain() bool { return n.Gateway != 0 }
 
 // Equal compares every field.
 func (n Node) Equal(o Node) bool {
-	return n.ID == o.ID && n.Name == o.Name && n.Key == o.Key && n.User == o.User &&
+	return n.ID == o.ID && n.Name == o.Name && n.Key == o.Key && n.User == o.User && n.Gateway == o.Gateway &&
 		n.HomeRelay == o.HomeRelay && n.NAT == o.NAT && n.Online == o.Online && n.Ephemeral == o.Ephemeral &&
 		n.LastSeen.Equal(o.LastSeen) && n.Expires.Equal(o.Expires) &&
 		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Tags, o.Tags) && slices.Equal(n.Candidates, o.Candidates)

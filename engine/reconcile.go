@@ -26,6 +26,13 @@ type Peer struct {
 	ID      weft.NodeID
 	Key     key.NodePublic
 	Allowed []netip.Prefix // source addresses that it may use, and destinations that are sent to it
+
+	// Plain says that the peer speaks WireGuard alone: it gets no frames, and its way is where it was last heard
+	// from; before that Endpoint, which may be none. PSK (zero: none) and Keepalive (zero: none) are WireGuard's.
+	Plain     bool
+	PSK       [32]byte
+	Keepalive time.Duration
+	Endpoint  netip.AddrPort
 }
 
 // SetPeers makes these the peers, and no others. Peers that do not change are not touched; one whose key

@@ -30,6 +30,9 @@ const (
 	MaxServerMessage = 32 << 20
 )
 
+// MaxHeard bounds the plain peers of one node: their numbers fit into an Update beside all candidates.
+const MaxHeard = 1024
+
 // A NodeMessage is what a node, or a stand-alone relay, says to the server. Exactly one field is set.
 type NodeMessage struct {
 	Hello  *Hello  `json:"hello,omitempty"`  // the first, once
@@ -68,6 +71,8 @@ type Update struct {
 	Candidates []weft.Candidate `json:"candidates"`
 	HomeRelay  weft.RelayID     `json:"home_relay,omitempty"`
 	NAT        string           `json:"nat,omitempty"`
+	// Heard are the plain WireGuard peers at this node that have a session with it.
+	Heard []weft.NodeID `json:"heard,omitempty"`
 }
 
 // Logout removes the node.
@@ -129,6 +134,9 @@ func ParseNodeMessage(b []byte) (NodeMessage, error) {
 func (u *Update) check() error {
 	if len(u.Candidates) > MaxCandidates {
 		return fmt.Errorf("%w: %d candidates, more than %d", ErrFrame, len(u.Candidates), MaxCandidates)
+	}
+	if len(u.Heard) > MaxHeard {
+		return fmt.Errorf("%w: %d plain peers, more than %d", ErrFrame, len(u.Heard), MaxHeard)
 	}
 	u.Candidates = cleanCandidates(u.Candidates)
 	return checkWords(u.NAT)

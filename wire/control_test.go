@@ -36,7 +36,7 @@ func nodeMessages() map[string]NodeMessage {
 				{Addr: netip.MustParseAddrPort("[2001:db8::5]:41641"), Kind: weft.Host, Link: 2},
 				{Addr: netip.MustParseAddrPort("192.0.2.5:30001"), Kind: weft.ServerReflexive},
 			},
-			HomeRelay: 1, NAT: "endpoint-independent",
+			HomeRelay: 1, NAT: "endpoint-independent", Heard: []weft.NodeID{8, 4294967295},
 		}},
 		"logout": {Logout: &Logout{}},
 		"ping":   {Ping: &Beat{N: 7}},
@@ -62,6 +62,7 @@ func serverMessages() map[string]ServerMessage {
 		UDP: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.3:3478")}, Fingerprint: make([]byte, 32),
 	}
 	self := node(7, nodeA.Public(), "web")
+	plain := weft.Node{ID: 10, Name: "phone", Key: nodeB.Public(), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{100, 64, 0, 9})}, Gateway: 7}
 	return map[string]ServerMessage{
 		"welcome": {Welcome: &Welcome{
 			ServerVersion: "1.2.3", Epoch: "e1", Node: 7, Relay: 1, Signing: signing.Public(), Network: "home",
@@ -73,7 +74,7 @@ func serverMessages() map[string]ServerMessage {
 			Service: netip.MustParseAddr("100.64.0.1"), Ticket: make([]byte, TicketSize),
 		}},
 		"change": {Change: &weft.Change{
-			Version: 43, Self: &self, Upsert: []weft.Node{node(9, nodeB.Public(), "ci")}, Remove: []weft.NodeID{8},
+			Version: 43, Self: &self, Upsert: []weft.Node{node(9, nodeB.Public(), "ci"), plain}, Remove: []weft.NodeID{8},
 			Relays: []weft.Relay{relay}, Ticket: make([]byte, TicketSize),
 		}},
 		"revoked": {Revoked: &Revoked{Nodes: []weft.NodeID{3, 4}}},
@@ -151,6 +152,7 @@ func TestWhatANodeSaysIsFitToBeShownToOthers(t *testing.T) {
 		"fingerprint of 31 bytes": {Hello: &Hello{Relay: &HelloRelay{Fingerprint: make([]byte, 31)}}},
 		"relay at 33 addresses":   {Hello: &Hello{Relay: &HelloRelay{UDP: make([]netip.AddrPort, MaxCandidates+1)}}},
 		"node at 33 candidates":   {Update: &Update{Candidates: make([]weft.Candidate, MaxCandidates+1)}},
+		"gateway of 1,025":        {Update: &Update{Heard: make([]weft.NodeID, MaxHeard+1)}},
 	} {
 		if _, err := ParseNodeMessage(must(json.Marshal(m))); !errors.Is(err, ErrFrame) {
 			t.Errorf("%s: %v", name, err)
@@ -245,7 +247,7 @@ func TestOneHelloAndUpdateAtTheirLongestFit(t *testing.T) {
 			Version: word, OS: word, Name: word, Epoch: word, Secret: make([]byte, TokenSecretSize), NodeKey: nodeA.Public(),
 			Relay: &HelloRelay{Key: relayR.Public(), Name: word, URL: word, UDP: repeat(candidate.Addr, MaxCandidates), Fingerprint: make([]byte, 32)},
 		}},
-		"update": {Update: &Update{Candidates: repeat(candidate, MaxCandidates), NAT: word}},
+		"update": {Update: &Update{Candidates: repeat(candidate, MaxCandidates), NAT: word, Heard: repeat(^weft.NodeID(0), MaxHeard)}},
 	} {
 		if _, err := ParseNodeMessage(must(json.Marshal(m))); err != nil {
 			t.Errorf("%s: %v", name, err)
