@@ -39,10 +39,11 @@ func (s *statements) prepare(ctx context.Context, c *sql.Conn) error {
 			hash = excluded.hash, user = excluded.user, tags = excluded.tags, reusable = excluded.reusable,
 			ephemeral = excluded.ephemeral, relay = excluded.relay, created = excluded.created,
 			expires = excluded.expires, used = excluded.used, uses = excluded.uses, revoked = excluded.revoked`},
-		{&s.node, `INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+		{&s.node, `INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			machine = excluded.machine, key = excluded.key, name = excluded.name, ipv4 = excluded.ipv4,
 			ipv6 = excluded.ipv6, user = excluded.user, tags = excluded.tags, ephemeral = excluded.ephemeral,
-			join_key = excluded.join_key, created = excluded.created, expires = excluded.expires, seen = excluded.seen`},
+			join_key = excluded.join_key, created = excluded.created, expires = excluded.expires, seen = excluded.seen,
+			gateway = excluded.gateway`},
 		{&s.noNode, `DELETE FROM nodes WHERE id = ?`},
 		{&s.relay, `INSERT INTO relays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			machine = excluded.machine, key = excluded.key, name = excluded.name, url = excluded.url,
@@ -90,8 +91,8 @@ func (s *statements) apply(ctx context.Context, op Op) error {
 		return exec(s.key, o.ID, o.Hash[:], orNull(o.User), list(o.Tags), o.Reusable, o.Ephemeral, o.Relay,
 			millis(o.Created), millis(o.Expires), millis(o.Used), o.Uses, millis(o.Revoked))
 	case PutNode:
-		return exec(s.node, o.ID, o.Machine.Append(nil), o.Key.Append(nil), o.Name, o.IPv4.String(), o.IPv6.String(),
-			orNull(o.User), list(o.Tags), o.Ephemeral, o.JoinKey, millis(o.Created), millis(o.Expires), millis(o.Seen))
+		return exec(s.node, o.ID, machineOrNull(o.Machine), o.Key.Append(nil), o.Name, o.IPv4.String(), o.IPv6.String(),
+			orNull(o.User), list(o.Tags), o.Ephemeral, o.JoinKey, millis(o.Created), millis(o.Expires), millis(o.Seen), o.Gateway)
 	case DropNode:
 		return exec(s.noNode, o.ID)
 	case PutRelay:
@@ -128,11 +129,11 @@ func load(ctx context.Context, c *sql.Conn, st *State) error {
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	st.Nodes, err = rows(ctx, c, `SELECT id, machine, key, name, ipv4, ipv6, ifnull(user, ''), tags, ephemeral, join_key, created, expires, seen
+	st.Nodes, err = rows(ctx, c, `SELECT id, machine, key, name, ipv4, ipv6, ifnull(user, ''), tags, ephemeral, join_key, created, expires, seen, gateway
 		FROM nodes ORDER BY id`, func(r *sql.Rows, n *Node) error {
-		return r.Scan(&n.ID, keyColumn[key.Machine]{&n.Machine}, keyColumn[key.Node]{&n.Key}, &n.Name,
+		return r.Scan(&n.ID, machineColumn{keyColumn[key.Machine]{&n.Machine}}, keyColumn[key.Node]{&n.Key}, &n.Name,
 			(*addrColumn)(&n.IPv4), (*addrColumn)(&n.IPv6), &n.User, listColumn[string]{&n.Tags}, &n.Ephemeral, &n.JoinKey,
-			(*timeColumn)(&n.Created), (*timeColumn)(&n.Expires), (*timeColumn)(&n.Seen))
+			(*timeColumn)(&n.Created), (*timeColumn)(&n.Expires), (*timeColumn)(&n.Seen), &n.Gateway)
 	})
 	if err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -197,6 +198,14 @@ func orNull(s string) any {
 		return nil
 	}
 	return s
+}
+
+// machineOrNull is NULL of the zero key: nodes without one are many.
+func machineOrNull(k key.MachinePublic) any {
+	if k.IsZero() {
+		return nil
+	}
+	return k.Append(nil)
 }
 
 func list[T any](l []T) string {
@@ -266,6 +275,16 @@ func (c keyColumn[R]) Scan(v any) error {
 	k, err := key.PublicFrom[R](b)
 	*c.into = k
 	return err
+}
+
+type machineColumn struct{ keyColumn[key.Machine] }
+
+func (c machineColumn) Scan(v any) error {
+	if v == nil {
+		*c.into = key.MachinePublic{}
+		return nil
+	}
+	return c.keyColumn.Scan(v)
 }
 
 type addrColumn netip.Addr

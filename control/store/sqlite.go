@@ -24,7 +24,7 @@ const busyTimeout = 5 * time.Second
 const applicationID = 0x77656674
 
 // migrations turn a file of version i into one of version i+1 (PRAGMA user_version). Entries are only ever added.
-var migrations = []string{schema1}
+var migrations = []string{schema1, schema2}
 
 const schema1 = `
 CREATE TABLE network (
@@ -87,6 +87,31 @@ CREATE TABLE revoked (
 	node  INTEGER PRIMARY KEY,
 	until INTEGER NOT NULL
 ) STRICT;
+`
+
+// schema2 lets nodes in that have a gateway and no machine key. SQLite takes a NOT NULL away from no column, so the table
+// is made anew.
+const schema2 = `
+CREATE TABLE nodes2 (
+	id        INTEGER PRIMARY KEY,
+	machine   BLOB UNIQUE,
+	key       BLOB NOT NULL UNIQUE,
+	name      TEXT NOT NULL UNIQUE,
+	ipv4      TEXT NOT NULL UNIQUE,
+	ipv6      TEXT NOT NULL UNIQUE,
+	user      TEXT REFERENCES users (name),
+	tags      TEXT NOT NULL,
+	ephemeral INTEGER NOT NULL,
+	join_key  INTEGER NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	seen      INTEGER NOT NULL,
+	gateway   INTEGER NOT NULL CHECK ((gateway <> 0) = (machine IS NULL))
+) STRICT;
+INSERT INTO nodes2 SELECT id, machine, key, name, ipv4, ipv6, user, tags, ephemeral, join_key, created, expires, seen, 0 FROM nodes;
+DROP TABLE nodes;
+ALTER TABLE nodes2 RENAME TO nodes;
+CREATE INDEX nodes_of_user ON nodes (user);
 `
 
 // SQLite is a Store in one file, with SQLite's write-ahead log beside it.

@@ -8,7 +8,7 @@
 //
 // The rules that must hold whatever the server believes are checked once more down here, so that a mistake
 // above becomes an error and not a corrupt network: names, keys and addresses are unique, counters never go
-// back, a node's user exists. Every implementation runs the suite in storetest.
+// back, a node's user exists, a node has a machine key or a gateway. Every implementation runs the suite in storetest.
 //
 // What changes by the second (who is online, where a node may be reached) is not kept. When a node was last
 // seen is, but only as it suits: [Seen] rides along with other records.
@@ -103,7 +103,7 @@ type JoinKey struct {
 // A Node is a member of the network.
 type Node struct {
 	ID        weft.NodeID
-	Machine   key.MachinePublic
+	Machine   key.MachinePublic // zero of one with a Gateway, and only there
 	Key       key.NodePublic
 	Name      string
 	IPv4      netip.Addr
@@ -111,7 +111,8 @@ type Node struct {
 	User      string
 	Tags      []string
 	Ephemeral bool
-	JoinKey   uint32 // the number of the key that let it in
+	JoinKey   uint32      // the number of the key that let it in; zero: the administrator did
+	Gateway   weft.NodeID // of one that speaks plain WireGuard; zero: it speaks weft
 	Created   time.Time
 	Expires   time.Time // zero: never
 	Seen      time.Time // when it was last online; zero: unknown

@@ -138,7 +138,14 @@ func (t *tables) apply(op store.Op) error {
 		o.Created, o.Expires, o.Used, o.Revoked = kept(o.Created), kept(o.Expires), kept(o.Used), kept(o.Revoked)
 		t.keys[o.ID] = store.JoinKey(o)
 	case store.PutNode:
-		if err := t.claim(ofNode(o.ID), o.User, o.Machine, o.Key, nodeName(o.Name), o.IPv4, o.IPv6); err != nil {
+		if o.Machine.IsZero() != (o.Gateway != 0) {
+			return fmt.Errorf("%w: node %d must have a machine key or a gateway, and not both", store.ErrConflict, o.ID)
+		}
+		values := []any{o.Key, nodeName(o.Name), o.IPv4, o.IPv6}
+		if !o.Machine.IsZero() {
+			values = append(values, o.Machine)
+		}
+		if err := t.claim(ofNode(o.ID), o.User, values...); err != nil {
 			return err
 		}
 		o.Tags = emptyIsNil(o.Tags)

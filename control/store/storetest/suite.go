@@ -32,6 +32,7 @@ func Run(t *testing.T, make func(t *testing.T) (open func() store.Store)) {
 		{"AUserWithNodesOrKeysStays", testUsers},
 		{"DroppingWhatIsNotThereDoesNothing", testDropMissing},
 		{"SeenTouchesNothingElse", testSeen},
+		{"ANodeHasAMachineKeyOrAGateway", testGateway},
 		{"ItDoesWhatTheStoreInMemoryDoes", testModel},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -287,6 +288,27 @@ func testSeen(t *testing.T, s *subject) {
 	}
 }
 
+func testGateway(t *testing.T, s *subject) {
+	plain := func(id byte) store.PutNode {
+		n := node(id)
+		n.Machine, n.Gateway = key.MachinePublic{}, 1
+		return n
+	}
+	s.apply(node(1), plain(2), plain(3)) // many have none
+	neither, both := plain(4), node(4)
+	neither.Gateway, both.Gateway = 0, 1
+	s.refuses("a node with neither", neither)
+	s.refuses("a node with both", both)
+	clash := plain(4)
+	clash.Key = plain(3).Key
+	s.refuses("a plain node of another's key", clash)
+	s.reopen()
+	want := []store.Node{store.Node(node(1)), store.Node(plain(2)), store.Node(plain(3))}
+	if d := cmp.Diff(want, s.load().Nodes, compare); d != "" {
+		t.Error(d)
+	}
+}
+
 // testModel applies random batches, many of which are refused, to the subject and to Memory.
 func testModel(t *testing.T, s *subject) {
 	var model Memory
@@ -315,6 +337,12 @@ func testModel(t *testing.T, s *subject) {
 		case 5:
 			n := node(id)
 			n.IPv4, n.Key = node(other).IPv4, node(other).Key
+			if other < 3 {
+				n.Gateway = 9
+			}
+			if other == 1 || other == 3 {
+				n.Machine = key.MachinePublic{}
+			}
 			return n
 		case 6:
 			return store.DropNode{ID: weft.NodeID(id)}
