@@ -23,7 +23,8 @@ func TestADatabaseOfTheFirstFormatIsBroughtUpToDate(t *testing.T) {
 	for _, q := range []string{
 		schema1, fmt.Sprintf("PRAGMA application_id = %d", applicationID), "PRAGMA user_version = 1",
 		`INSERT INTO users VALUES ('ana', 5)`,
-		`INSERT INTO nodes VALUES (7, zeroblob(31) || x'01', zeroblob(31) || x'02', 'web', '100.64.0.2', 'fd12::7', 'ana', '["x"]', 1, 4, 5, 6, 8)`,
+		`INSERT INTO nodes VALUES (7, x'0000000000000000000000000000000000000000000000000000000000000001', x'0000000000000000000000000000000000000000000000000000000000000002',
+			'web', '100.64.0.2', 'fd12::7', 'ana', '["x"]', 1, 4, 5, 6, 8)`,
 	} {
 		if _, err := db.Exec(q); err != nil {
 			t.Fatalf("%s: %v", q, err)
