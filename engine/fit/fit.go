@@ -5,8 +5,8 @@
 // all the same and does not want them fragmented is told by ICMP, as a router would: [TooBig].
 //
 // Neither makes anything else of a packet. A checksum is mended by what was changed (RFC 1624), so that a wrong one stays
-// wrong. IPv6 is never asked to send less than its smallest MTU, 1280 bytes (RFC 8200 section 5): a path that is
-// narrower has to carry the packets of the tunnel in fragments.
+// wrong. By ICMP, IPv6 cannot be asked for less than its smallest MTU, 1280 bytes (RFC 8201 section 4): a path that is
+// narrower has to carry such packets in fragments of the tunnel's. By its MSS, TCP over IPv6 can.
 //
 // Packets are whole IP packets, without a virtio-net header and with their checksums made. Nothing here allocates, or
 // keeps what it was given.
@@ -14,10 +14,13 @@ package fit
 
 import "encoding/binary"
 
-// Least MTUs in bytes: what IPv4 links carry at least (RFC 791 section 3.2), and IPv6's (RFC 8200 section 5).
 const (
+	// Least MTUs in bytes that ICMP tells: what IPv4 links carry at least (RFC 791 section 3.2), and IPv6's (RFC 8200
+	// section 5).
 	least4 = 68
 	least6 = 1280
+	// leastMSS in bytes is what everybody takes who says nothing else (RFC 9293 section 3.7.1); no SYN is lowered below.
+	leastMSS = 536
 )
 
 // Lengths and places in headers (RFC 791, 8200, 9293).
@@ -62,10 +65,11 @@ func Clamp(packet []byte, mtu int) bool {
 	if !ok || p.proto != tcp || !p.first {
 		return false
 	}
-	most := max(mtu, least4) - sizeIPv4 - sizeTCP
+	most := mtu - sizeIPv4 - sizeTCP
 	if p.six {
-		most = max(mtu, least6) - sizeIPv6 - sizeTCP
+		most = mtu - sizeIPv6 - sizeTCP
 	}
+	most = min(max(most, leastMSS), 1<<16-1)
 	segment := packet[p.payload:p.end]
 	if len(segment) < sizeTCP || segment[atFlags]&flagSYN == 0 {
 		return false
