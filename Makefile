@@ -2,6 +2,8 @@
 #
 #   make demo    two homes behind NATs, one private network, shown on this machine
 #   make test    all tests, with the race detector
+#   make test-guest    the tests against the kernel's WireGuard, in an emulated machine with Debian's kernel
+#   make test-interop  ten minutes of traffic with every other WireGuard, with loss, rekeys and roaming
 #   make check   formatting, vet, staticcheck, known vulnerabilities, who may lean on whom
 #   make bench   weft beside plain wireguard-go, as ratios
 #   make fuzz    every fuzz target for a short while (FUZZTIME=10s)
@@ -14,7 +16,10 @@ BENCHOUT ?= out/bench
 # Tests and demonstration use this one binary and build none themselves.
 export WEFT_BINARY := $(CURDIR)/bin/weft
 
-.PHONY: build demo test check bench fuzz clean
+# Where scripts/install-deps unpacks the kernel of the guest.
+GUEST := $(CURDIR)/bin/guest
+
+.PHONY: build demo test test-guest test-interop check bench fuzz clean
 
 build:
 	@mkdir -p bin
@@ -31,6 +36,15 @@ demo:
 test: build
 	@scripts/install-deps --list race || { echo "weft: the race detector needs what is named above; scripts/install-deps test installs it" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 20m ./...
+
+# Without the race detector: the guest is emulated, and slow enough. What cannot be had here is skipped, and said.
+test-guest:
+	@scripts/install-deps guest
+	WEFT_GUEST=$(GUEST) $(GO) test -count=1 -timeout 20m -v ./lab/guest ./lab/interop
+
+test-interop:
+	@scripts/install-deps guest || echo "weft: going on without what is missing"
+	WEFT_GUEST=$(GUEST) WEFT_INTEROP=10m $(GO) test -count=1 -timeout 30m -v -run TenMinutes ./lab/interop
 
 check:
 	@scripts/check
