@@ -136,6 +136,13 @@ func (s *Server) AdminHandler() http.Handler {
 	})
 
 	handle("GET /v1/nodes", func(*http.Request) (any, error) { return NodesAnswer{schema, s.Nodes()}, nil })
+	handle("POST /v1/nodes", func(r *http.Request) (any, error) {
+		q, err := body[PlainRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		return s.CreatePlain(r.Context(), q)
+	})
 	handle("POST /v1/nodes/{node}/expire", func(r *http.Request) (any, error) {
 		q, err := body[ExpireRequest](r)
 		if err != nil {

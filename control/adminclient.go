@@ -77,6 +77,11 @@ func (c *AdminClient) Nodes(ctx context.Context) (NodesAnswer, error) {
 	return call[NodesAnswer](ctx, c, http.MethodGet, "nodes", nil)
 }
 
+// CreatePlain makes a member that speaks plain WireGuard.
+func (c *AdminClient) CreatePlain(ctx context.Context, r PlainRequest) (PlainAnswer, error) {
+	return call[PlainAnswer](ctx, c, http.MethodPost, "nodes", r)
+}
+
 // ExpireNode moves the end of the membership of a node, given by name or number.
 func (c *AdminClient) ExpireNode(ctx context.Context, node string, r ExpireRequest) (NodeAnswer, error) {
 	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/expire", r)

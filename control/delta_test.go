@@ -23,7 +23,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	type step struct{ what, which, other, pause int }
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			rapid.IntRange(0, 14).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
+			rapid.IntRange(0, 17).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
 			rapid.IntRange(0, 9).Draw(rt, "other"), rapid.IntRange(0, 8).Draw(rt, "pause"),
 		}
 	}), 1, 60)
@@ -59,6 +59,7 @@ type life struct {
 	key, ephemeral, relayKey []byte
 	machines, relays         []*machine
 	renames                  int
+	plains                   []weft.NodeID
 }
 
 func (l *life) step(what, which, other int) {
@@ -68,7 +69,12 @@ func (l *life) step(what, which, other int) {
 	if len(l.machines) > 0 {
 		m = l.machines[which%len(l.machines)]
 	}
-	node := func() string { return itoa(uint32(m.id())) }
+	node := func() string {
+		if n := len(l.plains); n > 0 && other%3 == 0 {
+			return itoa(uint32(l.plains[which%n]))
+		}
+		return itoa(uint32(m.id()))
+	}
 	switch {
 	case what <= 2 || m == nil:
 		key := l.key
@@ -87,6 +93,9 @@ func (l *life) step(what, which, other int) {
 		for i := range other {
 			u.Candidates = append(u.Candidates, weft.Candidate{
 				Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), uint16(1000+which)), Kind: weft.Host})
+			if i < len(l.plains) { // some of its own, some of others'
+				u.Heard = append(u.Heard, l.plains[(i+which)%len(l.plains)])
+			}
 		}
 		m.update(u)
 	case what == 9:
@@ -110,6 +119,19 @@ func (l *life) step(what, which, other int) {
 		m.hangUp()
 		m.hello.NodeKey = w.machine(nil, "").hello.NodeKey
 		m.connect()
+	case what <= 16:
+		r := PlainRequest{Key: w.machine(nil, "").hello.NodeKey, Via: itoa(uint32(m.id())), Name: "phone"}
+		if other%2 == 0 {
+			r.Endpoint = "gw.example.org:1"
+		}
+		if other == 9 {
+			r.Lifetime = time.Minute
+		}
+		if a, err := w.CreatePlain(ctx, r); err == nil {
+			l.plains = append(l.plains, a.Node.ID)
+		}
+	case what == 17:
+		_ = m.say(wire.NodeMessage{Logout: &wire.Logout{}})
 	}
 }
 

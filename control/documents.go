@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/key"
 )
 
 // The documents of the admin API. Answers carry their schema_version; requests do not.
@@ -45,9 +46,9 @@ type KeyInfo struct {
 // A NodeInfo is a node as the administrator sees it.
 type NodeInfo struct {
 	weft.Node
-	Machine string    `json:"machine"`
+	Machine string    `json:"machine"` // "" of one that speaks plain WireGuard
 	Created time.Time `json:"created"`
-	JoinKey uint32    `json:"join_key"` // the number of the key that let it in
+	JoinKey uint32    `json:"join_key"` // the number of the key that let it in; 0: the administrator did
 	Expired bool      `json:"expired"`
 	Version string    `json:"version,omitempty"` // of its weft, once it has connected to this start of the server
 	OS      string    `json:"os,omitempty"`
@@ -94,6 +95,28 @@ type KeyRequest struct {
 	Lifetime  time.Duration `json:"lifetime,omitempty"` // nanoseconds; zero: for ever
 }
 
+// PlainRequest asks for a member that speaks plain WireGuard. Its private key stays where it is.
+type PlainRequest struct {
+	Key  key.NodePublic `json:"key"`
+	Name string         `json:"name,omitempty"` // wished for
+	// Via is the name or number of its gateway; empty: the node that is best reached. Endpoint is where that is
+	// reached, as HOST:PORT; empty: where it says.
+	Via      string        `json:"via,omitempty"`
+	Endpoint string        `json:"endpoint,omitempty"`
+	User     string        `json:"user,omitempty"`
+	Tags     []string      `json:"tags,omitempty"`
+	Lifetime time.Duration `json:"lifetime,omitempty"` // nanoseconds until its membership ends; zero: never
+}
+
+// GatewayInfo is what a plain member's configuration says of its gateway.
+type GatewayInfo struct {
+	ID       weft.NodeID    `json:"id"`
+	Name     string         `json:"name"`
+	Key      key.NodePublic `json:"key"`
+	Endpoint string         `json:"endpoint"`
+	Note     string         `json:"note,omitempty"` // a sentence on the endpoint, where it may not do
+}
+
 // ExpireRequest moves the end of a node or a join key.
 type ExpireRequest struct {
 	In    time.Duration `json:"in"`              // nanoseconds from now; zero: now
@@ -132,6 +155,14 @@ type (
 	NodeAnswer struct {
 		Schema int      `json:"schema_version"`
 		Node   NodeInfo `json:"node"`
+	}
+	PlainAnswer struct {
+		Schema  int            `json:"schema_version"`
+		Node    NodeInfo       `json:"node"`
+		Gateway GatewayInfo    `json:"gateway"`
+		Ranges  []netip.Prefix `json:"ranges"`
+		Service netip.Addr     `json:"service"` // where the gateway answers for names
+		Domain  string         `json:"domain"`
 	}
 	UserAnswer struct {
 		Schema int      `json:"schema_version"`

@@ -20,8 +20,9 @@ type index struct {
 	names    names
 	secrets  map[[8]byte]uint32 // the beginning of a join key's hash -> its number
 	live     map[weft.NodeID]*session
-	stations map[weft.RelayID]*session // relays' streams
-	seen     map[weft.NodeID]time.Time // not stored yet
+	stations map[weft.RelayID]*session                // relays' streams
+	seen     map[weft.NodeID]time.Time                // not stored yet
+	behind   map[weft.NodeID]map[weft.NodeID]struct{} // gateways -> plain members there
 }
 
 func newIndex() index {
@@ -34,6 +35,7 @@ func newIndex() index {
 		live:     make(map[weft.NodeID]*session),
 		stations: make(map[weft.RelayID]*session),
 		seen:     make(map[weft.NodeID]time.Time),
+		behind:   make(map[weft.NodeID]map[weft.NodeID]struct{}),
 	}
 }
 
@@ -48,9 +50,13 @@ func (t *tx) indexNode(from, to *entry) {
 			delete(ix.machines, from.Machine)
 			delete(ix.keys, from.Key)
 			ix.names.release(from.Name)
+			ix.setBehind(from, false)
 		}
 		if to != nil {
-			ix.machines[to.Machine] = to.ID
+			if !to.Machine.IsZero() {
+				ix.machines[to.Machine] = to.ID
+			}
+			ix.setBehind(to, true)
 			ix.keys[to.Key] = to.ID
 			ix.names.claim(to.Name, to.ID)
 		}

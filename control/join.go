@@ -128,19 +128,13 @@ func (t *tx) register(c *session, h *wire.Hello) error {
 	if err := t.checkUnused(h.NodeKey); err != nil {
 		return err
 	}
-	n := t.net
-	if n.NextNode == ^weft.NodeID(0) {
-		return sentence(weft.CodeExhausted, "the server has given out all of its 4,294,967,294 node numbers: set up a new network")
-	}
 	e := entry{Node: store.Node{
-		ID: n.NextNode, Machine: c.machine, Key: h.NodeKey, Name: t.s.index.names.free(h.Name), User: k.User, Tags: k.Tags,
+		Machine: c.machine, Key: h.NodeKey, Name: t.s.index.names.free(h.Name), User: k.User, Tags: k.Tags,
 		Ephemeral: k.Ephemeral, JoinKey: k.ID, Created: t.stamp(),
 	}}
-	if e.IPv4, e.IPv6, err = giveAddrs(&n, e.ID); err != nil {
+	if err := t.number(&e); err != nil {
 		return err
 	}
-	n.NextNode++
-	t.setNetwork(n)
 	t.putKey(k)
 	t.connect(c, h, e, true)
 	t.after = append(t.after, func() {

@@ -238,8 +238,12 @@ func errNoKey(id uint32) error {
 }
 
 func (e *entry) info() NodeInfo {
+	machine := ""
+	if !e.Machine.IsZero() {
+		machine = e.Machine.String()
+	}
 	return NodeInfo{
-		Node: e.node(), Machine: e.Machine.String(), Created: e.Created, JoinKey: e.JoinKey, Expired: e.expired,
+		Node: e.node(), Machine: machine, Created: e.Created, JoinKey: e.JoinKey, Expired: e.expired,
 		Version: e.version, OS: e.system, Remote: e.remote,
 	}
 }
@@ -328,6 +332,10 @@ func (s *Server) RemoveNode(ctx context.Context, what string) error {
 		e, err := t.nodeNamed(what)
 		if err != nil {
 			return err
+		}
+		if behind := t.behind(e.ID); len(behind) > 0 {
+			first, _ := t.nodes.get(uint32(behind[0]))
+			return sentence(weft.CodeDenied, "%s is the gateway of %d plain WireGuard nodes (%s, for one), which have no other way in: remove them first", e.Name, len(behind), first.Name)
 		}
 		t.dropNode(&e)
 		t.after = append(t.after, func() { s.log.Info("node removed", "node", e.Name, "id", e.ID) })

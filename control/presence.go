@@ -56,6 +56,7 @@ func (t *tx) offline(id weft.NodeID) error {
 	e.online = false
 	e.Seen = t.stamp().Add(-t.now.Sub(e.left)).Truncate(time.Millisecond)
 	t.putNode(e, false)
+	t.hear(id, nil)
 	t.after = append(t.after, func() { t.s.index.seen[id] = e.Seen })
 	return nil
 }
@@ -120,6 +121,7 @@ func (t *tx) update(c *session, u *wire.Update) error {
 		e.home = u.HomeRelay
 	}
 	t.putNode(e, false)
+	t.hear(e.ID, u.Heard)
 	return nil
 }
 
@@ -143,6 +145,14 @@ func (t *tx) logout(c *session) error {
 		return nil
 	}
 	if e, ok := t.nodes.get(uint32(c.node)); ok {
+		for _, id := range t.behind(e.ID) {
+			if p, ok := t.nodes.get(uint32(id)); ok {
+				t.dropNode(p)
+				t.after = append(t.after, func() {
+					t.s.log.Info("plain node removed, since its gateway left", "node", p.Name, "id", p.ID, "gateway", e.Name)
+				})
+			}
+		}
 		t.dropNode(e)
 		t.after = append(t.after, func() { t.s.log.Info("node left", "node", e.Name, "id", e.ID) })
 	}
