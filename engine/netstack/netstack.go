@@ -27,6 +27,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -57,7 +58,7 @@ const queueSize = 1024
 // A Netstack is the stack. Its methods may be called from any goroutine.
 type Netstack struct {
 	stack  *stack.Stack
-	link   *channel.Endpoint
+	link   *channel.Endpoint // of New; nil with NewDevice
 	mtu    int
 	log    *slog.Logger
 	events chan tun.Event
@@ -68,30 +69,40 @@ type Netstack struct {
 
 	mu    sync.Mutex
 	addrs []netip.Addr
+	owned atomic.Pointer[[]netip.Addr] // what addrs is, for those who read packets
 }
 
 // New makes a stack with these addresses, and the device that the engine takes. Closing the device closes the
 // stack.
 func New(addrs []netip.Addr, mtu int, log *slog.Logger) (tun.Device, *Netstack, error) {
+	link := channel.New(queueSize, uint32(mtu), "")
+	link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
+	link.SupportedGSOKind = stack.GVisorGSOSupported
+	n, err := newNetstack(link, addrs, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	n.link, n.mtu, n.events = link, mtu, make(chan tun.Event, 1)
+	n.events <- tun.EventUp
+	return (*device)(n), n, nil
+}
+
+// newNetstack makes a stack whose interface is this link.
+func newNetstack(link stack.LinkEndpoint, addrs []netip.Addr, log *slog.Logger) (*Netstack, error) {
 	n := &Netstack{
 		stack: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 			HandleLocal:        true, // a node may dial itself
 		}),
-		link:   channel.New(queueSize, uint32(mtu), ""),
-		mtu:    mtu,
-		log:    log,
-		events: make(chan tun.Event, 1),
+		log: log,
 	}
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	n.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
-	n.link.SupportedGSOKind = stack.GVisorGSOSupported
 	if err := n.tune(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := n.stack.CreateNIC(nic, n.link); err != nil {
-		return nil, nil, failure("making the interface of the network stack", err)
+	if err := n.stack.CreateNIC(nic, link); err != nil {
+		return nil, failure("making the interface of the network stack", err)
 	}
 	n.stack.SetRouteTable([]tcpip.Route{
 		{Destination: header.IPv4EmptySubnet, NIC: nic},
@@ -99,11 +110,10 @@ func New(addrs []netip.Addr, mtu int, log *slog.Logger) (tun.Device, *Netstack, 
 	})
 	n.forward()
 	if err := n.SetAddrs(addrs); err != nil {
-		(*device)(n).Close()
-		return nil, nil, err
+		n.close()
+		return nil, err
 	}
-	n.events <- tun.EventUp
-	return (*device)(n), n, nil
+	return n, nil
 }
 
 // failure makes an error of the stack's into one of Go's.
@@ -136,6 +146,10 @@ func (n *Netstack) tune() error {
 func (n *Netstack) SetAddrs(addrs []netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer func() {
+		own := slices.Clone(n.addrs)
+		n.owned.Store(&own)
+	}()
 	var errs []error
 	for _, old := range slices.Clone(n.addrs) {
 		if slices.Contains(addrs, old) {
@@ -330,22 +344,29 @@ func (d *device) BatchSize() int { return conn.IdealBatchSize }
 // Close closes the stack and every connection in it.
 func (d *device) Close() error {
 	n := (*Netstack)(d)
+	if n.close() {
+		n.link.Close()
+		close(n.events)
+	}
+	return nil
+}
+
+// close closes the stack and every connection in it, and tells whether it was open.
+func (n *Netstack) close() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil {
-		return nil
+		return false
 	}
 	n.stop()
 	n.stack.Close()
-	n.link.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); n.flows.close() }()
 	for again := time.NewTicker(abortAgain); ; {
 		select {
 		case <-done:
 			again.Stop()
-			close(n.events)
-			return nil
+			return true
 		case <-again.C:
 			for _, ep := range n.stack.RegisteredEndpoints() {
 				ep.Abort()
