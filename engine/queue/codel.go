@@ -1,44 +1,42 @@
 package queue
 
-import (
-	"math"
-	"time"
-)
+import "math"
 
 // A codel is the state of RFC 8289 section 5 for one flow. The zero value is of a queue that was never long.
 type codel struct {
-	above    time.Time // when the sojourn time will have been above the target for an interval; zero: it is not above
-	next     time.Time // drop or mark
-	count    int       // of them in a row
-	last     int       // count when this row began
+	above    instant // when the sojourn time will have been above the target for an interval; zero: it is not
+	next     instant // drop or mark
+	count    int     // of them in a row
+	last     int     // count when this row began
 	dropping bool
 }
 
 // dequeue takes out a flow's packet, unless CoDel drops all that are left.
-func (q *Queue[T]) dequeue(now time.Time, k *class[T], f *flow) (it Item[T], ok bool) {
+func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
+	f := &q.flows[i]
 	c := &f.codel
 	if f.head == none {
-		c.above = time.Time{}
+		c.above = 0
 		return it, false
 	}
-	it = q.take(k, f)
+	it = q.take(i)
 	late := q.late(now, c, f, it)
 	if c.dropping {
 		if !late {
 			c.dropping = false
 			return it, true
 		}
-		for c.dropping && !now.Before(c.next) {
+		for c.dropping && now >= c.next {
 			c.count++
 			if q.congested(&it) {
 				c.next = c.control(c.next)
 				return it, true
 			}
 			if f.head == none {
-				c.above, c.dropping = time.Time{}, false
+				c.above, c.dropping = 0, false
 				return it, false
 			}
-			it = q.take(k, f)
+			it = q.take(i)
 			if late = q.late(now, c, f, it); !late {
 				c.dropping = false
 			} else {
@@ -53,7 +51,7 @@ func (q *Queue[T]) dequeue(now time.Time, k *class[T], f *flow) (it Item[T], ok 
 	// A row that begins soon after the last one goes on about where that one was (RFC 8289 section 5.6).
 	recent := c.count - c.last
 	c.dropping, c.count = true, 1
-	if recent > 1 && now.Sub(c.next) < 16*Interval {
+	if recent > 1 && now-c.next < 16*instant(Interval) {
 		c.count = recent
 	}
 	c.last = c.count
@@ -62,10 +60,10 @@ func (q *Queue[T]) dequeue(now time.Time, k *class[T], f *flow) (it Item[T], ok 
 		return it, true
 	}
 	if f.head == none {
-		c.above, c.dropping = time.Time{}, false
+		c.above, c.dropping = 0, false
 		return it, false
 	}
-	it = q.take(k, f)
+	it = q.take(i)
 	q.late(now, c, f, it)
 	return it, true
 }
@@ -83,19 +81,19 @@ func (q *Queue[T]) congested(it *Item[T]) bool {
 
 // late reports whether packets have been waiting too long for an interval. A queue with less than one full packet left
 // is never too long.
-func (q *Queue[T]) late(now time.Time, c *codel, f *flow, it Item[T]) bool {
+func (q *Queue[T]) late(now instant, c *codel, f *flow, it Item[T]) bool {
 	switch {
-	case now.Sub(it.at) < Target || f.bytes < Quantum:
-		c.above = time.Time{}
-	case c.above.IsZero():
-		c.above = now.Add(Interval)
+	case now-it.at < instant(Target) || f.bytes < Quantum:
+		c.above = 0
+	case c.above == 0:
+		c.above = now + instant(Interval)
 	default:
-		return !now.Before(c.above)
+		return now >= c.above
 	}
 	return false
 }
 
 // control is when to drop next: ever sooner, by the square root of how often it was done (RFC 8289 section 5.3).
-func (c *codel) control(t time.Time) time.Time {
-	return t.Add(time.Duration(float64(Interval) / math.Sqrt(float64(c.count))))
+func (c *codel) control(t instant) instant {
+	return t + instant(float64(Interval)/math.Sqrt(float64(c.count)))
 }

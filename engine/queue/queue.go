@@ -6,21 +6,29 @@
 // what has to be dropped or marked is dropped or marked from the flow that fills the queue. Behind the cipher all
 // packets of a peer look the same.
 //
-// # Flows, classes
+// # Peers, flows
 //
-// A flow is what the caller's hash says; flows that share one of the [Flows] queues share its turn. Each has a
-// deficit: it may send a [Quantum] of bytes per round, and a packet that is longer, as super-packets are, is paid off in the rounds
-// that follow. A flow that begins is served before those that have a queue, once, so that what sends little does not
-// wait (RFC 8290 section 4.2).
+// Turns are taken at two levels (deficit round robin, twice): first between peers, then between the flows of one. So a peer with a
+// hundred flows gets no more than one with a single flow, and its flows share what it gets. A flow is what the caller's hash
+// says; flows of a peer that share one of its [Flows] queues share its turn. Peers never share anything. Each peer, and
+// each flow, has a deficit: it may send a [Quantum] of bytes per round, and a packet that is longer, as super-packets are, is
+// paid off in the rounds that follow.
 //
-// Above flows there are three classes, by DSCP (RFC 4594, RFC 8622). [Urgent] goes first, but past its share only when nobody
+// A flow that begins, or was empty, is served before all that have a queue as long as it has something left of
+// its share of a round, so that what sends little does not wait (RFC 8290 section 4.2), whatever else its peer sends. What goes ahead like that is on
+// its account and its peer's, and limited: a peer whose every packet is a new flow gains nothing by it.
+//
+// Above both there are three classes, by DSCP (RFC 4594, RFC 8622). [Urgent] goes first, but past its share only when nobody
 // else waits, so that marking everything urgent gains nothing; [Background] gets what is left, and a little always.
 //
 // # Staying short
 //
 // Each flow has a CoDel of its own: when packets have been waiting longer than [Target] for an [Interval], one is marked
 // with congestion experienced (RFC 3168) if the flow said that it understands, else dropped from the head, and then more and more often until
-// the queue is short again. The bound in bytes is for what does not listen: past it, the longest flow loses from its head.
+// the queue is short again. The bound in bytes is for what does not listen: past it, the longest flow of the peer with the
+// most bytes loses from its head.
+//
+// Files: queue.go (packets in and out, classes), turns.go (peers, flows, and whose turn it is), codel.go.
 package queue
 
 import "time"
@@ -31,7 +39,7 @@ const (
 	Interval = 100 * time.Millisecond
 	// Quantum is in bytes: a full packet of Ethernet.
 	Quantum = 1514
-	// Flows is how many queues there are in each class.
+	// Flows is how many queues a peer has in each class.
 	Flows = 256
 )
 
@@ -70,7 +78,7 @@ func ClassOf(dscp uint8) Class {
 // An Item is a packet that waits. What Value means is the caller's.
 type Item[T any] struct {
 	Value T
-	Size  int    // bytes, as they will be sent
+	Size  int    // bytes, as they will be sent; at least one
 	Peer  uint32 // whom it is for: any number that is the peer's alone
 	Flow  uint32 // hash of what makes a flow
 	Class Class
@@ -78,18 +86,23 @@ type Item[T any] struct {
 	// Marked is set by Pop: the packet is to say that there is congestion.
 	Marked bool
 
-	at time.Time
+	at instant
 }
+
+// An instant is a time as the Queue counts it, in nanoseconds; zero is none.
+type instant int64
 
 // A Queue holds packets until they are sent. Make it with [New]; one goroutine at a time may use it.
 type Queue[T any] struct {
-	classes [classes]class[T]
+	classes [classes]class
+	turns
+	nodes   []node[T]
+	free    int32 // the first node that is in no flow
 	limit   int
 	bytes   int
 	packets int
 	drop    func(T)
-	free    []int32 // of nodes
-	nodes   []node[T]
+	epoch   time.Time // of instants
 	stats   Stats
 }
 
@@ -106,51 +119,25 @@ type node[T any] struct {
 	next int32
 }
 
-type class[T any] struct {
-	flows   [Flows]flow
-	fresh   list // flows that have just begun
-	old     list
+type class struct {
 	credit  int // of its share, in bytes by allShares; negative: it took more
 	backlog int // bytes
 }
 
-// A flow is one queue, and its place in one of its class's lists.
-type flow struct {
-	head, tail int32 // nodes; -1: none
-	bytes      int
-	deficit    int
-	listed     bool
-	next       int16 // in the list
-	codel      codel
-}
-
-// A list holds flows by number, in order.
-type list struct{ head, tail int16 }
-
-// none is no node, and no flow.
-const none = -1
-
 // New makes a Queue that holds at most limit bytes, and calls drop for each packet that is given up; nil: nobody wants
 // to know. It holds packets packets at most, for which it takes memory now.
 func New[T any](limit, packets int, drop func(T)) *Queue[T] {
-	q := &Queue[T]{limit: limit, drop: drop, nodes: make([]node[T], packets), free: make([]int32, packets)}
+	q := &Queue[T]{limit: limit, drop: drop, nodes: make([]node[T], packets), turns: newTurns(packets), free: none}
 	if drop == nil {
 		q.drop = func(T) {}
 	}
-	for i := range q.free {
-		q.free[i] = int32(packets - 1 - i)
-	}
-	for c := range q.classes {
-		k := &q.classes[c]
-		k.fresh, k.old = list{none, none}, list{none, none}
-		for i := range k.flows {
-			k.flows[i].head, k.flows[i].tail = none, none
-		}
+	for i := range q.nodes {
+		q.nodes[i].next, q.free = q.free, int32(i)
 	}
 	return q
 }
 
-// Len is how many packets wait, Bytes how long they are together.
+// Len is how many packets wait.
 func (q *Queue[T]) Len() int { return q.packets }
 
 // Bytes is how long the packets that wait are together.
@@ -159,49 +146,59 @@ func (q *Queue[T]) Bytes() int { return q.bytes }
 // Stats returns the counts.
 func (q *Queue[T]) Stats() Stats { return q.stats }
 
-// Push adds a packet. If there is no room for it, the flow with the most bytes loses its oldest ones.
+// instant begins to count a second before the first packet, so that no time is zero.
+func (q *Queue[T]) instant(now time.Time) instant {
+	if q.epoch.IsZero() {
+		q.epoch = now.Add(-time.Second)
+	}
+	return instant(now.Sub(q.epoch))
+}
+
+// Push adds a packet. If there is no room for it, the peer with the most bytes loses the oldest ones of its longest flow.
 func (q *Queue[T]) Push(now time.Time, it Item[T]) {
-	for q.packets > 0 && (len(q.free) == 0 || q.bytes+it.Size > q.limit) {
+	it.Size = max(it.Size, 1)
+	for q.packets > 0 && (q.free == none || q.bytes+it.Size > q.limit) {
 		q.relieve()
 	}
-	if len(q.free) == 0 {
+	if q.free == none {
 		q.stats.Overrun++
 		q.drop(it.Value)
 		return
 	}
-	it.at, it.Marked = now, false
+	it.at, it.Marked = q.instant(now), false
 	it.Class = min(it.Class, classes-1)
-	n := q.free[len(q.free)-1]
-	q.free = q.free[:len(q.free)-1]
+	n := q.free
+	q.free = q.nodes[n].next
 	q.nodes[n] = node[T]{it, none}
-	k := &q.classes[it.Class]
-	i := int16(it.Flow % Flows)
-	f := &k.flows[i]
-	if f.tail == none {
+	i := q.flowOf(it.Peer, it.Class, it.Flow%Flows)
+	f := &q.flows[i]
+	if f.head == none {
 		f.head = n
+		q.begins(i, it.Size)
 	} else {
 		q.nodes[f.tail].next = n
 	}
 	f.tail = n
 	f.bytes += it.Size
-	k.backlog += it.Size
+	q.peers[f.peer].bytes += it.Size
+	q.classes[it.Class].backlog += it.Size
 	q.bytes += it.Size
 	q.packets++
-	if !f.listed {
-		f.listed, f.deficit = true, Quantum
-		k.fresh.push(k.flows[:], i)
-	}
 }
 
 // Pop takes out the packet whose turn it is. It is false if none waits.
 func (q *Queue[T]) Pop(now time.Time) (it Item[T], ok bool) {
+	if q.packets == 0 {
+		return it, false
+	}
+	at := q.instant(now)
 	for q.packets > 0 {
-		k, alone := q.turn()
-		if it, ok = q.popFrom(now, k); !ok {
+		c, alone := q.turn()
+		if it, ok = q.popFrom(at, c); !ok {
 			continue
 		}
 		if !alone {
-			q.charge(k, it.Size)
+			q.charge(c, it.Size)
 		}
 		q.stats.Passed++
 		if it.Marked {
@@ -214,20 +211,19 @@ func (q *Queue[T]) Pop(now time.Time) (it Item[T], ok bool) {
 
 // turn picks the class that is served: the most urgent that waits and has some of its share left, else the one that has
 // taken least beyond its share. It tells whether no other waits.
-func (q *Queue[T]) turn() (best *class[T], alone bool) {
-	alone = true
+func (q *Queue[T]) turn() (best Class, alone bool) {
+	best, alone = classes, true
 	for _, c := range order {
-		k := &q.classes[c]
-		if k.backlog == 0 {
+		if q.classes[c].backlog == 0 {
 			continue
 		}
-		if best == nil {
-			best = k
+		if best == classes {
+			best = c
 			continue
 		}
 		alone = false
-		if best.credit <= 0 && k.credit > best.credit {
-			best = k
+		if q.classes[best].credit <= 0 && q.classes[c].credit > q.classes[best].credit {
+			best = c
 		}
 	}
 	return best, alone
@@ -235,8 +231,8 @@ func (q *Queue[T]) turn() (best *class[T], alone bool) {
 
 // charge takes what a class was given from its share, and divides it among all by theirs: so the sum stays, and a class
 // that takes less than its share always has some left.
-func (q *Queue[T]) charge(from *class[T], size int) {
-	from.credit -= size * allShares
+func (q *Queue[T]) charge(from Class, size int) {
+	q.classes[from].credit -= size * allShares
 	for c := range q.classes {
 		k := &q.classes[c]
 		k.credit = min(k.credit+size*shares[c], shares[c]*allShares*Quantum)
@@ -244,48 +240,76 @@ func (q *Queue[T]) charge(from *class[T], size int) {
 }
 
 // popFrom takes out the packet whose turn it is in a class; false if CoDel dropped all that were left.
-func (q *Queue[T]) popFrom(now time.Time, k *class[T]) (it Item[T], ok bool) {
+func (q *Queue[T]) popFrom(now instant, c Class) (it Item[T], ok bool) {
 	for {
-		l, began := &k.fresh, true
-		if l.head == none {
-			if l, began = &k.old, false; l.head == none {
-				return it, false
-			}
+		i := q.next(c)
+		if i == none {
+			return it, false
 		}
-		i := l.head
-		f := &k.flows[i]
-		if f.deficit <= 0 {
-			f.deficit += Quantum
-			l.pop(k.flows[:])
-			k.old.push(k.flows[:], i)
+		if it, ok = q.dequeue(now, i); ok {
+			q.spend(i, it.Size)
+			return it, true
+		}
+		q.emptied(i)
+	}
+}
+
+// next is the flow whose turn it is in a class, none if there is no flow.
+func (q *Queue[T]) next(c Class) int32 {
+	k := &q.ready[c]
+	for {
+		if i := k.fresh.head; i != none {
+			f := &q.flows[i]
+			if f.head == none || q.nodes[f.head].item.Size <= min(f.deficit, q.peers[f.peer].ahead) {
+				return i
+			}
+			k.fresh.remove(q.turnLinks, i)
+			q.wait(i)
 			continue
 		}
-		if it, ok = q.dequeue(now, k, f); !ok {
-			l.pop(k.flows[:])
-			if began {
-				// It waits a round before it is new again, or it would be served first for ever (RFC 8290 section 4.2).
-				k.old.push(k.flows[:], i)
-			} else {
-				f.listed = false
+		n := k.peers.head
+		if n == none {
+			return none
+		}
+		p := &q.peers[n]
+		if p.deficit <= 0 {
+			more := Quantum
+			if k.peers.tail == n { // all rounds at once that it would have to wait for itself
+				more += -p.deficit / Quantum * Quantum
 			}
+			p.deficit += more
+			p.ahead = min(p.ahead+more, aheadPeer)
+			k.peers.rotate(q.peerLinks)
 			continue
 		}
-		f.deficit -= it.Size
-		return it, true
+		i := p.waiting.head
+		f := &q.flows[i]
+		if f.deficit > 0 {
+			return i
+		}
+		more := Quantum
+		if p.waiting.tail == i {
+			more += -f.deficit / Quantum * Quantum
+		}
+		f.deficit += more
+		p.waiting.rotate(q.turnLinks)
 	}
 }
 
 // take takes out a flow's oldest packet.
-func (q *Queue[T]) take(k *class[T], f *flow) Item[T] {
+func (q *Queue[T]) take(i int32) Item[T] {
+	f := &q.flows[i]
 	n := f.head
 	it := q.nodes[n].item
 	if f.head = q.nodes[n].next; f.head == none {
 		f.tail = none
+		q.idle.push(q.idleLinks, i)
 	}
-	q.nodes[n] = node[T]{}
-	q.free = append(q.free, n)
+	q.nodes[n] = node[T]{next: q.free}
+	q.free = n
 	f.bytes -= it.Size
-	k.backlog -= it.Size
+	q.peers[f.peer].bytes -= it.Size
+	q.classes[it.Class].backlog -= it.Size
 	q.bytes -= it.Size
 	q.packets--
 	return it
@@ -295,40 +319,13 @@ func (q *Queue[T]) take(k *class[T], f *flow) Item[T] {
 // all flows (as RFC 8290's implementations do; half of the flow stays).
 const relieveBatch = 64
 
-// relieve drops the oldest packets of the longest flow.
+// relieve drops the oldest packets of the longest flow of the peer with the most bytes.
 func (q *Queue[T]) relieve() {
-	var at *class[T]
-	var longest *flow
-	for c := range q.classes {
-		k := &q.classes[c]
-		if k.backlog == 0 {
-			continue
-		}
-		for i := range k.flows {
-			if f := &k.flows[i]; f.head != none && (longest == nil || f.bytes > longest.bytes) {
-				at, longest = k, f
-			}
-		}
-	}
-	half := longest.bytes / 2
-	for n := 0; longest.head != none && n < relieveBatch && (n == 0 || longest.bytes > half); n++ {
+	i := q.longest()
+	f := &q.flows[i]
+	half := f.bytes / 2
+	for n := 0; f.head != none && n < relieveBatch && (n == 0 || f.bytes > half); n++ {
 		q.stats.Overrun++
-		q.drop(q.take(at, longest).Value)
-	}
-}
-
-func (l *list) push(flows []flow, i int16) {
-	flows[i].next = none
-	if l.tail == none {
-		l.head = i
-	} else {
-		flows[l.tail].next = i
-	}
-	l.tail = i
-}
-
-func (l *list) pop(flows []flow) {
-	if l.head = flows[l.head].next; l.head == none {
-		l.tail = none
+		q.drop(q.take(i).Value)
 	}
 }

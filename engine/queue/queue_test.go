@@ -10,12 +10,14 @@ import (
 
 // A sender puts packets into a queue for a link of some rate, in virtual time.
 type sender struct {
+	peer   uint32
 	flow   uint32
 	class  Class
 	ecn    bool
 	size   int
 	every  time.Duration // at a constant rate; 0: it keeps window packets under way, as TCP does
 	window float64
+	anew   bool // each packet is of another flow
 
 	next            time.Time
 	inside          int
@@ -43,8 +45,10 @@ func run(t *testing.T, rate float64, d time.Duration, limit int, senders ...*sen
 	for now.Before(end) {
 		for _, s := range senders {
 			for n := 0; n < 64 && (s.every > 0 && !now.Before(s.next) || s.every == 0 && float64(s.inside) < s.window); n++ {
-				q.Push(now, Item[packet]{Value: packet{s, now}, Size: s.size, Flow: s.flow, Class: s.class, ECN: s.ecn})
-				s.inside++
+				q.Push(now, Item[packet]{Value: packet{s, now}, Size: s.size, Peer: s.peer, Flow: s.flow, Class: s.class, ECN: s.ecn})
+				if s.inside++; s.anew {
+					s.flow++
+				}
 				s.next = s.next.Add(s.every)
 			}
 		}
@@ -155,6 +159,7 @@ func TestAQueueIsNeverLongerThanItsLimitAndLosesNothingUnsaid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(2000, 50_000).Draw(t, "limit")
 		packets := rapid.IntRange(1, 64).Draw(t, "packets")
+		flows := rapid.SampledFrom([]int{1, 5, 2000}).Draw(t, "flows")
 		inside, now := map[int]bool{}, time.Unix(1e9, 0)
 		q := New(limit, packets, func(v int) {
 			if !inside[v] {
@@ -162,20 +167,20 @@ func TestAQueueIsNeverLongerThanItsLimitAndLosesNothingUnsaid(t *testing.T) {
 			}
 			delete(inside, v)
 		})
-		order := map[uint32]int{}
+		order := map[Item[int]]int{}
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		for i := range 500 {
 			if rng.IntN(3) > 0 {
 				inside[i] = true
 				q.Push(now, Item[int]{
-					Value: i, Size: 1 + rng.IntN(min(limit, 3000)), Flow: uint32(rng.IntN(5)), Class: Class(rng.IntN(4)), ECN: rng.IntN(2) == 0,
+					Value: i, Size: 1 + rng.IntN(min(limit, 3000)), Peer: uint32(rng.IntN(3)), Flow: uint32(rng.IntN(flows)), Class: Class(rng.IntN(4)), ECN: rng.IntN(2) == 0,
 				})
 			} else if it, ok := q.Pop(now); ok {
 				if !inside[it.Value] {
 					t.Fatalf("packet %d came out twice", it.Value)
 				}
 				delete(inside, it.Value)
-				id := it.Flow<<8 | uint32(it.Class)
+				id := Item[int]{Peer: it.Peer, Flow: it.Flow, Class: it.Class}
 				if last, ok := order[id]; ok && last > it.Value {
 					t.Fatalf("flow %d: packet %d came after %d", it.Flow, it.Value, last)
 				}
@@ -187,6 +192,15 @@ func TestAQueueIsNeverLongerThanItsLimitAndLosesNothingUnsaid(t *testing.T) {
 				t.Fatalf("%d packets of %d bytes, want %d packets and at most %d bytes", q.Len(), q.Bytes(), len(inside), limit)
 			}
 			now = now.Add(time.Duration(rng.IntN(int(20 * time.Millisecond))))
+			check(t, q)
+		}
+		for range packets + 1 {
+			if it, ok := q.Pop(now); ok {
+				delete(inside, it.Value)
+			}
+		}
+		if q.Len() != 0 || q.Bytes() != 0 || len(inside) != 0 {
+			t.Fatalf("%d packets of %d bytes are left, %d unaccounted for", q.Len(), q.Bytes(), len(inside))
 		}
 	})
 }
