@@ -12,28 +12,40 @@ import (
 )
 
 // UDPListenOn opens n sockets on a port of all addresses, or with port 0 on one that is free, that send and receive by
-// one network interface alone (SO_BINDTODEVICE), whatever the routes say. They may share their port with sockets of
-// this process that SharePort was called for; what comes by the interface is theirs then. The network is udp4 or udp6.
+// one network interface alone (SO_BINDTODEVICE), whatever the routes say. On a port that is given they may share it with
+// sockets of this process that SharePort was called for; what comes by the interface is theirs then. The network is udp4
+// or udp6.
 func UDPListenOn(device, network string, port uint16, n int) ([]*net.UDPConn, error) {
 	var conns []*net.UDPConn
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var optErr error
-		err := raw.Control(func(fd uintptr) {
-			optErr = errors.Join(unix.BindToDevice(int(fd), device),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
-		})
-		return errors.Join(err, optErr)
-	}}
+	fail := func(err error) ([]*net.UDPConn, error) {
+		for _, c := range conns {
+			c.Close()
+		}
+		return nil, fmt.Errorf("listening on UDP port %d of %s: %w", port, device, err)
+	}
 	for range max(1, n) {
+		// Where the kernel looks for a free port, those that are shared count as free (udp_lib_lport_inuse).
+		share := port != 0
+		config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+			var optErr error
+			err := raw.Control(func(fd uintptr) {
+				if optErr = unix.BindToDevice(int(fd), device); optErr == nil && share {
+					optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+				}
+			})
+			return errors.Join(err, optErr)
+		}}
 		c, err := config.ListenPacket(context.Background(), network, ":"+strconv.Itoa(int(port)))
 		if err != nil {
-			for _, c := range conns {
-				c.Close()
-			}
-			return nil, fmt.Errorf("listening on UDP port %d of %s: %w", port, device, err)
+			return fail(err)
 		}
 		conns = append(conns, c.(*net.UDPConn))
-		port = conns[0].LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		if port == 0 && n > 1 {
+			port = conns[0].LocalAddr().(*net.UDPAddr).AddrPort().Port()
+			if err := SharePort(conns[0]); err != nil {
+				return fail(err)
+			}
+		}
 	}
 	return conns, nil
 }

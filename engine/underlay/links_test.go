@@ -262,3 +262,35 @@ func TestAfterTheEndThereAreNoLinks(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestASpareSocketOfALinkIsBoundToItsInterface(t *testing.T) {
+	y := newYard(t)
+	s, r := open(t, Config{})
+	y.check(s.SetLinks([]Link{y.link(2, "up1")}))
+	c := y.listen("0.0.0.0:7000")
+	links, ports, err := s.SparesOn(2, 2, false)
+	y.check(err)
+	for i, link := range links {
+		batch(t, s, link, ap("10.1.0.2:7000"), []byte("a"), []byte("b")) // against the routes
+		for _, want := range []string{"a", "b"} {
+			if from := hears(t, c, want); from != netip.AddrPortFrom(netip.MustParseAddr("10.2.0.1"), ports[i]) {
+				t.Errorf("it came from %v", from)
+			}
+		}
+		c.WriteToUDPAddrPort([]byte("in"), netip.AddrPortFrom(netip.MustParseAddr("10.2.0.1"), ports[i]))
+		if got := r.take(t, 1); got[0].link != link {
+			t.Errorf("it came by link %#x", got[0].link)
+		}
+		if ports[i] == s.Port() {
+			t.Error("it has the port of the others")
+		}
+	}
+	if len(s.Status()) != 4 {
+		t.Errorf("%+v", s.Status())
+	}
+	y.check(s.SetLinks(nil)) // which leaves spare sockets to whom they belong to
+	y.check(s.WriteTo(links[0], ap("10.1.0.2:7000"), []byte("x"), 0))
+	if _, _, err := s.SparesOn(2, 1, false); !errors.Is(err, ErrNoWay) {
+		t.Errorf("by a link that is not there: %v", err)
+	}
+}

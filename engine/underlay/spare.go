@@ -18,14 +18,21 @@ var lightReads = sync.Pool{New: func() any { return new([lightRead]byte) }}
 
 // Spares opens spare sockets of one address family, each on a free port and a link of its own, of which it returns the
 // numbers and the ports. With an error it returns those that could be opened all the same.
-func (s *Sockets) Spares(n int, v6 bool) ([]weft.LinkID, []uint16, error) {
+func (s *Sockets) Spares(n int, v6 bool) ([]weft.LinkID, []uint16, error) { return s.SparesOn(0, n, v6) }
+
+// SparesOn is Spares with sockets that are bound to the interface of another link, as that link's are.
+func (s *Sockets) SparesOn(of weft.LinkID, n int, v6 bool) ([]weft.LinkID, []uint16, error) {
 	network := "udp4"
 	if v6 {
 		network = "udp6"
 	}
 	links, ports := make([]weft.LinkID, 0, n), make([]uint16, 0, n)
+	on := s.find(of)
+	if on == nil {
+		return links, ports, ErrNoWay
+	}
 	for range n {
-		l, err := s.spare(network)
+		l, err := s.spare(on.Device, network)
 		if err != nil {
 			return links, ports, fmt.Errorf("opening UDP socket %d of %d: %w", len(links)+1, n, err)
 		}
@@ -35,7 +42,7 @@ func (s *Sockets) Spares(n int, v6 bool) ([]weft.LinkID, []uint16, error) {
 }
 
 // spare opens one.
-func (s *Sockets) spare(network string) (*link, error) {
+func (s *Sockets) spare(device, network string) (*link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -44,7 +51,7 @@ func (s *Sockets) spare(network string) (*link, error) {
 	case s.spared >= MaxSpares:
 		return nil, ErrTooManySockets
 	}
-	c, err := net.ListenUDP(network, nil)
+	c, err := listenSpare(device, network)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +61,7 @@ func (s *Sockets) spare(network string) (*link, error) {
 		}
 		_, used = s.links[s.last]
 	}
-	l := &link{Link: Link{ID: s.last}, spare: true}
+	l := &link{Link: Link{ID: s.last, Device: device}, spare: true}
 	x := &socket{link: l, conn: c, six: network == "udp6"}
 	l.port = x.port()
 	if x.six {
@@ -66,6 +73,17 @@ func (s *Sockets) spare(network string) (*link, error) {
 	s.spared++
 	s.begin(l)
 	return l, nil
+}
+
+func listenSpare(device, network string) (*net.UDPConn, error) {
+	if device == "" {
+		return net.ListenUDP(network, nil)
+	}
+	conns, err := host.UDPListenOn(device, network, 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	return conns[0], nil
 }
 
 // CloseSpare closes a spare socket. A link that is none is none to close.
