@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
+
+	"golang.org/x/crypto/curve25519"
 )
 
 // Config is what a Device is made of.
@@ -18,6 +20,7 @@ type Config struct {
 type Device struct {
 	private, public Key
 	rand            func([]byte)
+	curve           func(scalar, point []byte) ([]byte, error) // X25519; tests remember its results
 	guard           guard
 	byKey           map[Key]*Peer
 	indices         map[uint32]owner
@@ -31,8 +34,12 @@ type owner struct {
 
 // New makes a Device without peers.
 func New(cfg Config) *Device {
-	d := &Device{private: cfg.Private, rand: cfg.Rand, byKey: make(map[Key]*Peer), indices: make(map[uint32]owner)}
-	d.public = publicOf(&d.private)
+	return newDevice(cfg, curve25519.X25519)
+}
+
+func newDevice(cfg Config, curve func(scalar, point []byte) ([]byte, error)) *Device {
+	d := &Device{private: cfg.Private, rand: cfg.Rand, curve: curve, byKey: make(map[Key]*Peer), indices: make(map[uint32]owner)}
+	d.public = d.publicOf(&d.private)
 	d.guard = newGuard(&d.public)
 	return d
 }

@@ -2,9 +2,7 @@ package wireguard
 
 import (
 	"crypto/cipher"
-	"crypto/hmac"
 	"encoding/binary"
-	"hash"
 	"time"
 
 	"golang.org/x/crypto/blake2s"
@@ -28,39 +26,43 @@ var (
 	initialHash  = hashOf(initialChain[:], []byte(identifier))
 )
 
-func newBlake2s() hash.Hash {
-	h, _ := blake2s.New256(nil) // fails for long keys only
-	return h
-}
+// blake2sBlock is the length of BLAKE2s' blocks in bytes, which is what HMAC pads keys to (RFC 2104).
+const blake2sBlock = 64
 
 // hashOf is the hash of two strings one after the other.
-func hashOf(a, b []byte) (sum Key) {
-	h := newBlake2s()
-	h.Write(a)
-	h.Write(b)
-	h.Sum(sum[:0])
-	return sum
+func hashOf(a, b []byte) Key {
+	var buf [128]byte // on the stack, and long enough for all that is hashed here
+	return blake2s.Sum256(append(append(buf[:0], a...), b...))
 }
 
-func hmacOf(k, a, b []byte) (sum Key) {
-	h := hmac.New(newBlake2s, k)
-	h.Write(a)
-	h.Write(b)
-	h.Sum(sum[:0])
+// hmacOf is HMAC-BLAKE2s of two strings one after the other. The key is not longer than a block.
+func hmacOf(k, a, b []byte) Key {
+	var inner [blake2sBlock + 64]byte
+	var outer [2 * blake2sBlock]byte
+	copy(inner[:], k)
+	copy(outer[:], k)
+	for i := range blake2sBlock {
+		inner[i] ^= 0x36
+		outer[i] ^= 0x5c
+	}
+	sum := blake2s.Sum256(append(append(inner[:blake2sBlock], a...), b...))
+	n := copy(outer[blake2sBlock:], sum[:])
+	sum = blake2s.Sum256(outer[:blake2sBlock+n])
+	clear(inner[:])
+	clear(outer[:])
 	return sum
 }
 
 // kdf derives up to three keys (section 5.4: Kdf_n, which is HKDF).
 func kdf(k *Key, input []byte, outs ...*Key) {
 	secret := hmacOf(k[:], input, nil)
-	last := []byte(nil)
+	var last Key
 	for i, out := range outs {
-		t := hmacOf(secret[:], last, []byte{byte(i + 1)})
-		last = append([]byte(nil), t[:]...)
-		*out = t
+		last = hmacOf(secret[:], last[:min(i, 1)*len(last)], []byte{byte(i + 1)})
+		*out = last
 	}
 	clear(secret[:])
-	clear(last)
+	clear(last[:])
 }
 
 // A noise is the state of one handshake: chaining key and hash.
@@ -77,8 +79,8 @@ func (n *noise) mixKey(input []byte) { kdf(&n.chain, input, &n.chain) }
 
 // mixDH mixes a shared secret in and returns the key that results with it. It is false for a public key of low
 // order, whose shared secret everybody knows.
-func (n *noise) mixDH(private, public *Key) (k Key, ok bool) {
-	secret, err := curve25519.X25519(private[:], public[:])
+func (d *Device) mixDH(n *noise, private, public *Key) (k Key, ok bool) {
+	secret, err := d.curve(private[:], public[:])
 	if err != nil {
 		return k, false
 	}
@@ -174,13 +176,13 @@ type handshake struct {
 // initiate appends an initiation without its MACs.
 func (d *Device) initiate(dst []byte, p *Peer, local uint32, stamp timestamp) (handshake, []byte, bool) {
 	hs := handshake{noise: newNoise(&p.public), local: local, ephemeral: d.newPrivate()}
-	public := publicOf(&hs.ephemeral)
+	public := d.publicOf(&hs.ephemeral)
 	dst = append(dst, TypeInitiation, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, local)
 	dst = append(dst, public[:]...)
 	hs.noise.mixHash(public[:])
 	hs.noise.mixKey(public[:])
-	k, ok := hs.noise.mixDH(&hs.ephemeral, &p.public)
+	k, ok := d.mixDH(&hs.noise, &hs.ephemeral, &p.public)
 	if !ok {
 		return hs, dst, false
 	}
@@ -196,7 +198,7 @@ func (d *Device) consumeInitiation(msg []byte) (hs handshake, p *Peer, stamp tim
 	hs.peerEph = Key(msg[atEphemeral:])
 	hs.noise.mixHash(hs.peerEph[:])
 	hs.noise.mixKey(hs.peerEph[:])
-	k, ok := hs.noise.mixDH(&d.private, &hs.peerEph)
+	k, ok := d.mixDH(&hs.noise, &d.private, &hs.peerEph)
 	if !ok {
 		return hs, nil, stamp, ErrUnauthentic
 	}
@@ -218,7 +220,7 @@ func (d *Device) consumeInitiation(msg []byte) (hs handshake, p *Peer, stamp tim
 // respond appends the response to an initiation that was consumed, without its MACs, and returns the keys.
 func (d *Device) respond(dst []byte, p *Peer, hs *handshake, local uint32) (out []byte, send, receive Key, ok bool) {
 	hs.local, hs.ephemeral = local, d.newPrivate()
-	public := publicOf(&hs.ephemeral)
+	public := d.publicOf(&hs.ephemeral)
 	dst = append(dst, TypeResponse, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, local)
 	dst = binary.LittleEndian.AppendUint32(dst, hs.remote)
@@ -226,8 +228,8 @@ func (d *Device) respond(dst []byte, p *Peer, hs *handshake, local uint32) (out 
 	n := &hs.noise
 	n.mixHash(public[:])
 	n.mixKey(public[:])
-	_, ok1 := n.mixDH(&hs.ephemeral, &hs.peerEph)
-	_, ok2 := n.mixDH(&hs.ephemeral, &p.public)
+	_, ok1 := d.mixDH(n, &hs.ephemeral, &hs.peerEph)
+	_, ok2 := d.mixDH(n, &hs.ephemeral, &p.public)
 	if !ok1 || !ok2 {
 		return dst, send, receive, false
 	}
@@ -244,8 +246,8 @@ func (d *Device) consumeResponse(msg []byte, p *Peer, hs handshake) (send, recei
 	ephemeral := Key(msg[atResponseEphemeral:])
 	n.mixHash(ephemeral[:])
 	n.mixKey(ephemeral[:])
-	_, ok1 := n.mixDH(&hs.ephemeral, &ephemeral)
-	_, ok2 := n.mixDH(&d.private, &ephemeral)
+	_, ok1 := d.mixDH(n, &hs.ephemeral, &ephemeral)
+	_, ok2 := d.mixDH(n, &d.private, &ephemeral)
 	if !ok1 || !ok2 {
 		return send, receive, false
 	}
@@ -280,8 +282,8 @@ func (d *Device) newPrivate() (k Key) {
 	return k
 }
 
-func publicOf(private *Key) (k Key) {
-	b, err := curve25519.X25519(private[:], curve25519.Basepoint)
+func (d *Device) publicOf(private *Key) (k Key) {
+	b, err := d.curve(private[:], curve25519.Basepoint)
 	if err == nil {
 		copy(k[:], b)
 	}

@@ -3,8 +3,6 @@ package wireguard
 import (
 	"errors"
 	"time"
-
-	"golang.org/x/crypto/curve25519"
 )
 
 // PeerConfig is what a peer is made of.
@@ -70,7 +68,7 @@ func (d *Device) AddPeer(cfg PeerConfig) (*Peer, error) {
 		return nil, errors.New("there is a peer with that key already")
 	}
 	p := &Peer{public: cfg.Public, psk: cfg.PSK, keepalive: cfg.Keepalive, macs: newMACs(&cfg.Public)}
-	secret, err := curve25519.X25519(d.private[:], cfg.Public[:])
+	secret, err := d.curve(d.private[:], cfg.Public[:])
 	if err != nil {
 		return nil, errors.New("that is no public key: nothing secret can be agreed on with it")
 	}
