@@ -14,6 +14,12 @@ type NAT struct {
 	Hairpin Support `json:"hairpin"`
 }
 
+// A LinkNAT is what is known of the NATs behind one of a node's links. It is comparable.
+type LinkNAT struct {
+	Link LinkID `json:"link"`
+	NAT  NAT    `json:"nat"`
+}
+
 // Mapping is how a NAT chooses the outside address and port for a socket (RFC 4787 section 4.1).
 type Mapping uint8
 

@@ -129,6 +129,13 @@ func canonical(b []byte, m PeerMessage) bool {
 		return b[1]&^1 == 0 && b[3] == 0 && len(m.List) == int(b[2]) && len(b) > end && bytes.Equal(appendNAT(nil, m.NAT), b[end+8:][:natSize])
 	case Attempt:
 		return b[3]&^1 == 0 && zero(b[22:24])
+	case Links:
+		for i, x := range m.List {
+			if !bytes.Equal(appendNAT(nil, x.NAT), b[12+i*linkSize+2:][:natSize]) {
+				return false
+			}
+		}
+		return b[1] == 0 && b[3] == 0
 	case Report:
 		for i := range m.Paths {
 			if !zero(b[4+i*reportSize+2:][:2]) {

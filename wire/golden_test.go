@@ -76,6 +76,10 @@ func goldens() []golden {
 		{"attempt-propose", Attempt{Kind: Propose, Way: Spray, LeaderOpens: true, Session: 1, Other: 2, Number: 3, Ports: []uint16{1024, 65535}}},
 		{"attempt-agree", Attempt{Kind: Agree, Way: Predict, Session: 1, Other: 2, Number: 4, Next: 50000, Step: -1}},
 		{"attempt-end", Attempt{Kind: End, Way: Spray, Session: 1, Other: 2, Number: 3, Result: Found}},
+		{"links", Links{Session: 0xDEADBEEF, Seq: 2, List: []weft.LinkNAT{
+			{Link: 1, NAT: weft.NAT{Mapping: weft.EndpointIndependentMapping, Filtering: weft.AddressDependentFiltering, Hairpin: weft.Unsupported}},
+			{Link: 0x0203, NAT: weft.NAT{Mapping: weft.AddressDependentMapping, Allocation: weft.SequentialAllocation, Step: -2}},
+		}}},
 		{"report", Report{Paths: []PathReport{{Path: 3, Packets: 1000, Bytes: 1 << 33}, {Path: 4}}}},
 	}
 	var all []golden

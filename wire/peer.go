@@ -62,7 +62,7 @@ func OpenPeer(b []byte, box key.Box) (PeerMessage, error) {
 	return ParsePeerMessage(plain)
 }
 
-// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report] and [Attempt].
+// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report], [Attempt] and [Links].
 type PeerMessage interface{ append(dst []byte) []byte }
 
 const (
@@ -71,6 +71,7 @@ const (
 	typeCandidates = 3
 	typeReport     = 4
 	typeAttempt    = 5
+	typeLinks      = 6
 )
 
 // A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
@@ -298,6 +299,8 @@ func ParsePeerMessage(b []byte) (PeerMessage, error) {
 		return r, nil
 	case typeAttempt:
 		return parseAttempt(b)
+	case typeLinks:
+		return parseLinks(b)
 	}
 	return nil, ErrFrame
 }

@@ -70,6 +70,14 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 			return m
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Links{
+				Session: rapid.Uint32().Draw(t, "session"), Seq: rapid.Uint32().Draw(t, "sequence"),
+				List: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) weft.LinkNAT {
+					return weft.LinkNAT{Link: weft.LinkID(rapid.Uint16().Draw(t, "link")), NAT: someNAT().Draw(t, "NAT")}
+				}), 0, MaxLinks).Draw(t, "links"),
+			}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
 			return Report{Paths: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) PathReport {
 				return PathReport{
 					Path:    rapid.Uint16().Draw(t, "path"),
@@ -137,7 +145,7 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 				t.Fatal("a cut message is taken")
 			}
 		}
-		b[0] = rapid.Uint8Range(typeAttempt+1, 255).Draw(t, "type")
+		b[0] = rapid.Uint8Range(typeLinks+1, 255).Draw(t, "type")
 		if _, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
 			t.Fatalf("a message of type %d: %v", b[0], err)
 		}

@@ -236,6 +236,7 @@ func TestAStrangerGetsNoMoreThanHeSends(t *testing.T) {
 			List: repeat(weft.Candidate{Addr: netip.MustParseAddrPort("192.0.2.1:1"), Kind: weft.Host}, MaxCandidates),
 		})), 768},
 		"Attempt": {len(AppendPeer(nil, boxAB, 7, Attempt{Kind: Propose, Way: Spray, Ports: make([]uint16, MaxAttemptPorts)})), 188},
+		"Links":   {len(AppendPeer(nil, boxAB, 7, Links{List: make([]weft.LinkNAT, MaxLinks+1)})), 176},
 		"Locate":  {len(frames[KindLocate]), 64},
 		"Located": {len(frames[KindLocated]), 64},
 		"Probe":   {len(frames[KindProbe]), 116},

@@ -18,7 +18,9 @@ var lightReads = sync.Pool{New: func() any { return new([lightRead]byte) }}
 
 // Spares opens spare sockets of one address family, each on a free port and a link of its own, of which it returns the
 // numbers and the ports. With an error it returns those that could be opened all the same.
-func (s *Sockets) Spares(n int, v6 bool) ([]weft.LinkID, []uint16, error) { return s.SparesOn(0, n, v6) }
+func (s *Sockets) Spares(n int, v6 bool) ([]weft.LinkID, []uint16, error) {
+	return s.SparesOn(0, n, v6)
+}
 
 // SparesOn is Spares with sockets that are bound to the interface of another link, as that link's are.
 func (s *Sockets) SparesOn(of weft.LinkID, n int, v6 bool) ([]weft.LinkID, []uint16, error) {
