@@ -89,7 +89,6 @@
 package path
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -158,7 +157,8 @@ type Agent struct {
 
 	choice choice
 
-	nat      weft.NAT // ours, for IPv4
+	nat      weft.NAT       // ours, for IPv4: that of the first of nats
+	nats     []weft.LinkNAT // of all links, attempts' own first
 	attempts attempts
 }
 
@@ -195,25 +195,6 @@ func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
 	a.rebuild()
 	a.attempts.renew()
 	a.changed(now)
-}
-
-// SetNAT says what is known of the NATs between this node and the IPv4 internet; the peer is told. What was known of
-// a NAT with the same mapping behaviour and is unknown now is kept: those who find out are disturbed by attempts.
-// The zero NAT forgets it.
-func (a *Agent) SetNAT(now time.Time, v4 weft.NAT) {
-	if v4.Mapping == a.nat.Mapping && v4 != (weft.NAT{}) {
-		v4.Filtering = cmp.Or(v4.Filtering, a.nat.Filtering)
-		v4.Hairpin = cmp.Or(v4.Hairpin, a.nat.Hairpin)
-		if v4.Allocation == weft.AllocationUnknown {
-			v4.Allocation, v4.Step = a.nat.Allocation, a.nat.Step
-		}
-	}
-	if a.nat == v4 {
-		return
-	}
-	a.nat = v4
-	a.replan(now)
-	a.exchange.announce(now)
 }
 
 // SetAttested says at which addresses relays of the network saw the peer, each authenticated there. Attempts are
@@ -319,6 +300,8 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 		a.ponged(now, came, p, m)
 	case wire.Candidates:
 		a.candidates(now, via, m)
+	case wire.Links:
+		a.exchange.linked(m)
 	case wire.Report:
 		a.reported(now, m)
 	case wire.Attempt:

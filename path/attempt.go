@@ -278,7 +278,7 @@ func (a *Agent) open(now time.Time, out *Actions) {
 		a.finish(now, wire.Declined, "all sockets are in use")
 		return
 	}
-	out.Open = Opening{Count: n, Ask: a.nat.Allocation == weft.SequentialAllocation}
+	out.Open = Opening{Count: n, Link: a.attemptLink(), Ask: a.nat.Allocation == weft.SequentialAllocation}
 	run.asked = true
 	run.until = now.Add(socketsWithin)
 }

@@ -34,6 +34,7 @@ type exchange struct {
 
 	theirs  []weft.Candidate
 	nat     weft.NAT // the peer's
+	links   wire.Links
 	session uint32
 	last    uint32 // sequence
 	known   bool
@@ -69,7 +70,7 @@ func (a *Agent) call(now time.Time, out *Actions) {
 		m.Known = wire.Digest(e.theirs)
 	}
 	for _, v := range e.replies {
-		out.Send = append(out.Send, Transmit{Via: v, Message: m})
+		a.tellBy(out, v, m)
 	}
 	e.replies = e.replies[:0]
 	if !e.pending || !a.wanted || !a.due(now, e.next) {
@@ -82,7 +83,7 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	}
 	m.WantReply = true
 	for _, v := range vias {
-		out.Send = append(out.Send, Transmit{Via: v, Message: m})
+		a.tellBy(out, v, m)
 	}
 	e.sent = now
 	if e.tries++; e.tries == announceTries {
@@ -91,6 +92,14 @@ func (a *Agent) call(now time.Time, out *Actions) {
 	}
 	e.next = now.Add(min(announceFirst<<(e.tries-1), announceLast))
 	a.wake(e.next)
+}
+
+// tellBy sends an announcement by one way, and what the NATs of several links do.
+func (a *Agent) tellBy(out *Actions, v weft.Via, m wire.Candidates) {
+	out.Send = append(out.Send, Transmit{Via: v, Message: m})
+	if len(a.nats) > 1 {
+		out.Send = append(out.Send, Transmit{Via: v, Message: wire.Links{Session: m.Session, Seq: m.Seq, List: a.nats}})
+	}
 }
 
 // announceBy picks the ways by which the peer is told: those relays that answered lately, or all while none

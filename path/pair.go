@@ -31,6 +31,8 @@ type pair struct {
 	number uint16             // in our pings, and in the peer's reports; not zero
 	order  int                // of a relay: its place in the caller's list
 	listed bool               // announced, or in the caller's list
+	far    weft.LinkID        // the peer's number of its link, of what it announced; 0: it has one, or did not say
+	warm   bool               // kept so: see standBy
 	heard  time.Time          // any message or data
 	probe  prober
 	rtt    rtt
@@ -168,7 +170,7 @@ func (a *Agent) rebuild() (added bool) {
 					added = true
 				}
 				if !p.listed {
-					p.listed, p.kind = true, c.Kind
+					p.listed, p.kind, p.far = true, c.Kind, c.Link
 					listed++
 				}
 			}
@@ -176,7 +178,9 @@ func (a *Agent) rebuild() (added bool) {
 	}
 	a.prune(func(p *pair) bool {
 		if p.via.Method != weft.Direct || len(a.local) > 0 && !a.hasLink(p.via.Link) && !a.holds(p.via.Link) {
-			return p.via.Method != weft.Direct
+			// Sockets on no link in particular are there all the same. What goes by them until a link's own pair works
+			// loses nothing.
+			return p.via.Method != weft.Direct || p == a.choice.pair && p.via.Link == 0 && p.health.state == Valid
 		}
 		// An address that is no longer announced but works is as good as any that a message came from.
 		return p.listed || p == a.choice.pair || p.health.state == Valid || !p.heard.IsZero()

@@ -41,6 +41,7 @@ const FirstSpare weft.LinkID = 0x8000
 type Opening struct {
 	Count int
 	V6    bool
+	Link  weft.LinkID // that they are to leave by; 0: none in particular
 	// Ask wants a STUN server asked from the first of them, before anything else is sent by it, so that the
 	// outside port that a NAT gave last is known.
 	Ask bool

@@ -74,6 +74,7 @@ func (p *pair) check(now time.Time, padding int) {
 
 // ping sends all pings that are due.
 func (a *Agent) ping(now time.Time, out *Actions) {
+	a.standBy(now)
 	for _, p := range a.pairs {
 		c, padding, send := &p.probe.check, 0, p.probe.asked
 		if c.left > 0 && a.due(now, c.next) {
@@ -140,7 +141,14 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 			every = HeartbeatData
 		}
 	case !p.via.Method.Relayed():
-		return time.Time{} // rounds and checks
+		switch {
+		case !p.warm:
+			return time.Time{} // rounds and checks
+		case p.health.state == Failed:
+			every = min(max(p.probe.last.Sub(p.health.failedAt)/lostShare, lostFirst), lostLast)
+		default:
+			every = HeartbeatIdle
+		}
 	case p.health.state == Valid:
 		if !a.busy(now) || p != a.standby() {
 			return time.Time{}

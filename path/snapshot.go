@@ -23,6 +23,8 @@ type Snapshot struct {
 	Switches    []Switch     // the last 16, oldest first
 
 	OwnNAT, PeerNAT weft.NAT // for IPv4, as far as each node knows its own
+	// OwnNATs and PeerNATs are the same per link, of a node that has several: the first is as above.
+	OwnNATs, PeerNATs []weft.LinkNAT
 	// Attempts are plain punching, taken as one, and the last 8 beside it, oldest first.
 	Attempts []AttemptStatus
 	// Blocked says in plain words why there is no direct path; empty while there is one, or none is looked for.
@@ -51,6 +53,10 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 		DirectAfter: a.choice.direct, NextAttempt: a.campaign.again, Switches: slices.Clone(a.choice.switches),
 		OwnNAT: a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
 	}
+	if len(a.nats) > 1 {
+		s.OwnNATs = slices.Clone(a.nats)
+	}
+	s.PeerNATs = a.exchange.peerNATs()
 	if at := a.attempts.next; a.cfg.Leads && a.attempts.pass < maxPasses && at.After(now) && !a.onDirect() && len(a.plans().steps) > 0 &&
 		(s.NextAttempt.IsZero() || at.Before(s.NextAttempt)) {
 		s.NextAttempt = at

@@ -30,9 +30,11 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // probeBy is the link that probes leave by, and the outside port that it is known to have: zero if it is not.
 func (a *Agent) probeBy() (id weft.LinkID, outside uint16, ok bool) {
-	for _, c := range a.local {
-		if c.Kind == weft.ServerReflexive && c.Addr.Addr().Is4() {
-			return c.Link, c.Addr.Port(), true
+	for _, first := range []bool{true, false} {
+		for _, c := range a.local {
+			if c.Kind == weft.ServerReflexive && c.Addr.Addr().Is4() && (!first || c.Link == a.attemptLink()) {
+				return c.Link, c.Addr.Port(), true
+			}
 		}
 	}
 	for _, l := range a.links {
