@@ -23,10 +23,40 @@ const busyTimeout = 5 * time.Second
 // applicationID marks the file as weft's (PRAGMA application_id): "weft" in ASCII.
 const applicationID = 0x77656674
 
-// migrations turn a file of version i into one of version i+1 (PRAGMA user_version). Entries are only ever added.
-var migrations = []string{schema1, schema2}
+// format is the format of files that are made now (PRAGMA user_version). Those of format i are brought to the next one by
+// migrations[i-1]; entries are only ever added.
+var format = len(migrations) + 1
 
-const schema1 = `
+var migrations = []string{toFormat2}
+
+// toFormat2 lets nodes in that have a gateway and no machine key. SQLite takes a NOT NULL away from no column, so the
+// table is made anew.
+const toFormat2 = `
+CREATE TABLE nodes2 ` + nodesTable + `;
+INSERT INTO nodes2 SELECT id, machine, key, name, ipv4, ipv6, user, tags, ephemeral, join_key, created, expires, seen, 0 FROM nodes;
+DROP TABLE nodes;
+ALTER TABLE nodes2 RENAME TO nodes;
+CREATE INDEX nodes_of_user ON nodes (user);
+`
+
+const nodesTable = `(
+	id        INTEGER PRIMARY KEY,
+	machine   BLOB UNIQUE,
+	key       BLOB NOT NULL UNIQUE,
+	name      TEXT NOT NULL UNIQUE,
+	ipv4      TEXT NOT NULL UNIQUE,
+	ipv6      TEXT NOT NULL UNIQUE,
+	user      TEXT REFERENCES users (name),
+	tags      TEXT NOT NULL,
+	ephemeral INTEGER NOT NULL,
+	join_key  INTEGER NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	seen      INTEGER NOT NULL,
+	gateway   INTEGER NOT NULL CHECK ((gateway <> 0) = (machine IS NULL))
+) STRICT`
+
+const schema = `
 CREATE TABLE network (
 	one        INTEGER PRIMARY KEY CHECK (one = 1),
 	name       BLOB NOT NULL,
@@ -56,21 +86,7 @@ CREATE TABLE keys (
 	revoked   INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX keys_of_user ON keys (user);
-CREATE TABLE nodes (
-	id        INTEGER PRIMARY KEY,
-	machine   BLOB NOT NULL UNIQUE,
-	key       BLOB NOT NULL UNIQUE,
-	name      TEXT NOT NULL UNIQUE,
-	ipv4      TEXT NOT NULL UNIQUE,
-	ipv6      TEXT NOT NULL UNIQUE,
-	user      TEXT REFERENCES users (name),
-	tags      TEXT NOT NULL,
-	ephemeral INTEGER NOT NULL,
-	join_key  INTEGER NOT NULL,
-	created   INTEGER NOT NULL,
-	expires   INTEGER NOT NULL,
-	seen      INTEGER NOT NULL
-) STRICT;
+CREATE TABLE nodes ` + nodesTable + `;
 CREATE INDEX nodes_of_user ON nodes (user);
 CREATE TABLE relays (
 	id          INTEGER PRIMARY KEY,
@@ -87,31 +103,6 @@ CREATE TABLE revoked (
 	node  INTEGER PRIMARY KEY,
 	until INTEGER NOT NULL
 ) STRICT;
-`
-
-// schema2 lets nodes in that have a gateway and no machine key. SQLite takes a NOT NULL away from no column, so the table
-// is made anew.
-const schema2 = `
-CREATE TABLE nodes2 (
-	id        INTEGER PRIMARY KEY,
-	machine   BLOB UNIQUE,
-	key       BLOB NOT NULL UNIQUE,
-	name      TEXT NOT NULL UNIQUE,
-	ipv4      TEXT NOT NULL UNIQUE,
-	ipv6      TEXT NOT NULL UNIQUE,
-	user      TEXT REFERENCES users (name),
-	tags      TEXT NOT NULL,
-	ephemeral INTEGER NOT NULL,
-	join_key  INTEGER NOT NULL,
-	created   INTEGER NOT NULL,
-	expires   INTEGER NOT NULL,
-	seen      INTEGER NOT NULL,
-	gateway   INTEGER NOT NULL CHECK ((gateway <> 0) = (machine IS NULL))
-) STRICT;
-INSERT INTO nodes2 SELECT id, machine, key, name, ipv4, ipv6, user, tags, ephemeral, join_key, created, expires, seen, 0 FROM nodes;
-DROP TABLE nodes;
-ALTER TABLE nodes2 RENAME TO nodes;
-CREATE INDEX nodes_of_user ON nodes (user);
 `
 
 // SQLite is a Store in one file, with SQLite's write-ahead log beside it.
@@ -178,19 +169,23 @@ func (s *SQLite) migrate(ctx context.Context) error {
 		return err
 	case id != applicationID && (id != 0 || tables > 0):
 		return errors.New("it is a database of another program: choose another directory")
-	case version > len(migrations):
+	case version > format:
 		return fmt.Errorf("it was %w (its format is %d, this one knows %d): update weft, or restore the backup made before the last update",
-			ErrNewer, version, len(migrations))
-	case version == len(migrations):
+			ErrNewer, version, format)
+	case version == format:
 		return nil
 	}
+	steps, at := []string{schema}, format
+	if version > 0 {
+		steps, at = migrations[version-1:], version+1
+	}
 	return s.transaction(ctx, func() error {
-		for i, m := range migrations[version:] {
+		for i, m := range steps {
 			if _, err := s.conn.ExecContext(ctx, m); err != nil {
-				return fmt.Errorf("bring it to format %d: %w", version+i+1, err)
+				return fmt.Errorf("bring it to format %d: %w", at+i, err)
 			}
 		}
-		_, err := s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations)))
+		_, err := s.conn.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, format))
 		return err
 	})
 }
