@@ -7,6 +7,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -28,14 +29,18 @@ type Sample struct {
 
 // A Goal is a figure that has to be reached: the median of a subject, or its ratio to another's.
 type Goal struct {
-	Name    string  `json:"name"`
-	Measure string  `json:"measure"`
-	Subject string  `json:"subject"`
-	Over    string  `json:"over,omitempty"` // divide by this subject's median; "" is the figure itself
+	Name    string `json:"name"`
+	Measure string `json:"measure"`
+	Subject string `json:"subject"`
+	Over    string `json:"over,omitempty"` // divide by this subject's median; "" is the figure itself
+	// OverMeasure is the measure of Over's, where it is another one.
+	OverMeasure string `json:"over_measure,omitempty"`
+
 	Least   float64 `json:"least,omitempty"`
 	Most    float64 `json:"most,omitempty"`
 	Value   float64 `json:"value"`
 	Reached bool    `json:"reached"`
+	Skipped string  `json:"skipped,omitempty"` // why it could not be measured here: then it is not reached either
 }
 
 // A Report is the document of one benchmark.
@@ -46,13 +51,31 @@ type Report struct {
 	Started time.Time `json:"started"`
 	Seconds float64   `json:"seconds"`
 	Machine string    `json:"machine"`
+	Notes   []string  `json:"notes,omitempty"` // the circumstances
 	Goals   []Goal    `json:"goals"`
 	Samples []Sample  `json:"samples"`
+
+	skipped map[string]string // measures, and why there is none
 }
 
 // Add keeps a figure.
 func (r *Report) Add(subject, measure, unit string, round int, v float64) {
 	r.Samples = append(r.Samples, Sample{Subject: subject, Measure: measure, Unit: unit, Round: round, Value: v})
+}
+
+// Note keeps a circumstance, once.
+func (r *Report) Note(format string, args ...any) {
+	if n := fmt.Sprintf(format, args...); !slices.Contains(r.Notes, n) {
+		r.Notes = append(r.Notes, n)
+	}
+}
+
+// Skip says why there is nothing of a measure.
+func (r *Report) Skip(measure, why string) {
+	if r.skipped == nil {
+		r.skipped = make(map[string]string)
+	}
+	r.skipped[measure] = why
 }
 
 // Values are all figures of one subject and measure, in ascending order.
@@ -90,14 +113,15 @@ func (r *Report) Judge(goals []Goal) {
 	for _, g := range goals {
 		g.Value = r.Median(g.Subject, g.Measure)
 		if g.Over != "" {
-			below := r.Median(g.Over, g.Measure)
+			below := r.Median(g.Over, cmp.Or(g.OverMeasure, g.Measure))
 			if below == 0 {
 				g.Value = 0
 			} else {
 				g.Value /= below
 			}
 		}
-		g.Reached = g.Value != 0 && (g.Least == 0 || g.Value >= g.Least) && (g.Most == 0 || g.Value <= g.Most)
+		g.Skipped = r.skipped[g.Measure]
+		g.Reached = g.Skipped == "" && g.Value != 0 && (g.Least == 0 || g.Value >= g.Least) && (g.Most == 0 || g.Value <= g.Most)
 		r.Goals = append(r.Goals, g)
 	}
 }
@@ -117,20 +141,33 @@ func (r *Report) Print(w io.Writer) error {
 		v := r.Values(s.Subject, s.Measure)
 		fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g\t%.4g\t%s\t%d\n", s.Measure, s.Subject, quantile(v, 0.5), v[0], v[len(v)-1], s.Unit, len(v))
 	}
-	fmt.Fprintln(t, "\t\t\t\t\t\t")
-	fmt.Fprintln(t, "GOAL\tREACHED\tVALUE\tWANTED\t\t\t")
-	for _, g := range r.Goals {
-		want := fmt.Sprintf(">= %.4g", g.Least)
-		if g.Most != 0 {
-			want = fmt.Sprintf("<= %.4g", g.Most)
-		}
-		yes := "no"
-		if g.Reached {
-			yes = "yes"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%.4g\t%s\t\t\t\n", g.Name, yes, g.Value, want)
+	if err := t.Flush(); err != nil {
+		return err
 	}
-	return t.Flush()
+	fmt.Fprintln(w)
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "GOAL\tWANTED\tVALUE\t")
+	for _, g := range r.Goals {
+		want := fmt.Sprintf(">= %.3g", g.Least)
+		if g.Most != 0 {
+			want = fmt.Sprintf("<= %.3g", g.Most)
+		}
+		value, verdict := fmt.Sprintf("%.3g", g.Value), "missed"
+		switch {
+		case g.Skipped != "":
+			value, verdict = "-", "left out: "+g.Skipped
+		case g.Reached:
+			verdict = "reached"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, want, value, verdict)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(w, n)
+	}
+	return nil
 }
 
 // Save writes the report to a file of the directory, which is made if need be, and returns its path.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,8 +56,50 @@ func TestAGoalWithoutFiguresIsNotReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, g := range r.Goals {
-		if !strings.Contains(out.String(), g.Name) {
-			t.Errorf("the summary does not have %q", g.Name)
+		verdict := map[bool]string{true: "reached", false: "missed"}[g.Reached]
+		if !regexp.MustCompile(`(?m)^` + g.Name + ` .* ` + verdict + `$`).MatchString(out.String()) {
+			t.Errorf("the summary does not have %q, %s:\n%s", g.Name, verdict, out.String())
+		}
+	}
+}
+
+func TestWhatCouldNotBeMeasuredIsSaidAndNotReached(t *testing.T) {
+	r := &Report{}
+	r.Skip("rate", "there is no wire")
+	r.Note("noon")
+	r.Note("noon")
+	r.Add("fast", "rate", "Mbit/s", 1, 200)
+	r.Judge([]Goal{{Name: "speed", Measure: "rate", Subject: "fast", Least: 1}})
+	var out bytes.Buffer
+	if err := r.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if r.Goals[0].Reached || !strings.Contains(out.String(), "left out: there is no wire") || strings.Count(out.String(), "noon") != 1 {
+		t.Errorf("%+v is printed as\n%s", r.Goals[0], out.String())
+	}
+}
+
+func TestAGoalMayStandBesideAnotherMeasure(t *testing.T) {
+	r := &Report{}
+	r.Add("a", "m", "u", 1, 6)
+	r.Add("b", "m", "u", 1, 1)
+	r.Add("b", "n", "u", 1, 2)
+	r.Judge([]Goal{{Name: "g", Measure: "m", Subject: "a", Over: "b", OverMeasure: "n", Least: 3, Most: 3}})
+	if g := r.Goals[0]; !g.Reached || g.Value != 3 {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestPartsHaveNamesOfTheirOwnAndGoals(t *testing.T) {
+	names, about := Parts()
+	for i, name := range names {
+		if slices.Index(names, name) != i || about[i] == "" || len(parts[i].goals) == 0 {
+			t.Errorf("part %d, %q, is not told apart or measures nothing", i, name)
+		}
+	}
+	for _, name := range tunnelled {
+		if !slices.Contains(names, name) {
+			t.Errorf("%q is measured and cannot be asked for", name)
 		}
 	}
 }

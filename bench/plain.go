@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"net/netip"
+	"os"
 
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
@@ -14,6 +17,7 @@ import (
 
 	"weft/host"
 	"weft/key"
+	"weft/node"
 )
 
 // PlainMTU is what wireguard-go gives its interface (device.DefaultMTU): what a user who picks it gets.
@@ -28,11 +32,13 @@ type PlainConfig struct {
 	Endpoint  netip.AddrPort // of the peer; zero waits for it
 	Addr      netip.Addr     // of this end, inside
 	PeerAddr  netip.Addr
+	MTU       int
+	Profiles  string // path of a unix socket that serves profiles as a daemon's local API does; "": none
 }
 
 // Plain runs one end of a plain wireguard-go tunnel until ctx ends. It says "ready" in a line on out.
 func Plain(ctx context.Context, cfg PlainConfig, out io.Writer) error {
-	t, err := tun.CreateTUN(cfg.Interface, PlainMTU)
+	t, err := tun.CreateTUN(cfg.Interface, cfg.MTU)
 	if err != nil {
 		return err
 	}
@@ -51,12 +57,36 @@ func Plain(ctx context.Context, cfg PlainConfig, out io.Writer) error {
 		return err
 	}
 	one := func(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())} }
-	if err := host.ConfigureLink(cfg.Interface, one(cfg.Addr), one(cfg.PeerAddr), PlainMTU); err != nil {
+	if err := host.ConfigureLink(cfg.Interface, one(cfg.Addr), one(cfg.PeerAddr), cfg.MTU); err != nil {
 		return err
+	}
+	if cfg.Profiles != "" {
+		stop, err := serveProfiles(cfg.Profiles)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	fmt.Fprintln(out, "ready")
 	<-ctx.Done()
 	return nil
+}
+
+// serveProfiles serves profiles of this process for node.Client, to root alone.
+func serveProfiles(socket string) (stop func() error, err error) {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/profile/{kind}", node.ServeProfile)
+	srv := &http.Server{Handler: mux}
+	go srv.Serve(l) // until it is closed
+	return srv.Close, nil
 }
 
 // ReadPlainKeys reads this end's private key and the peer's public key, a line each.

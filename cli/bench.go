@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,52 +24,73 @@ func (a *app) benchCommand() *cobra.Command {
 func (a *app) benchOverlayCommand() *cobra.Command {
 	o := bench.OverlayOptions{}
 	var dir string
+	names, about := bench.Parts()
+	var list strings.Builder
+	for i, name := range names {
+		fmt.Fprintf(&list, "\n  %-10s  %s", name, about[i])
+	}
 	c := &cobra.Command{
 		Use:   "overlay",
 		Short: "weft direct, by UDP relay and by stream, beside plain wireguard-go and the bare link",
 		Long: `Measure weft's paths beside plain wireguard-go and the bare link, in network namespaces of this machine, and
 how long fresh nodes behind NATs take to talk and to talk directly. Raw figures are kept as JSON.
-Exit code 1 when a goal is not reached.`,
+Exit code 1 when a goal is not reached.
+
+What is measured, and what --only takes:
+` + list.String(),
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if o.Binary, err = os.Executable(); err != nil {
 				return fmt.Errorf("finding weft's own binary: %w", err)
 			}
-			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Length < time.Second {
-				return usagef("--rounds and --echoes must be at least 1, --length at least 1s, --joins at least 0")
+			const shortest = 2 * time.Second // one to warm up in, and one to measure
+			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Length < shortest {
+				return usagef("--rounds and --echoes must be at least 1, --length at least %v, --joins at least 0", shortest)
+			}
+			for _, name := range o.Only {
+				if !slices.Contains(names, name) {
+					return usagef("--only: there is nothing called %q to measure: there are %s", name, strings.Join(names, ", "))
+				}
 			}
 			o.Out, o.Version = a.err, weft.Version
 			r, err := bench.Overlay(c.Context(), o)
 			if err != nil {
 				return err
 			}
-			path, err := r.Save(dir)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				err = a.printJSON(r)
-			} else {
-				err = r.Print(a.out)
-			}
-			fmt.Fprintln(a.err, "raw figures:", path)
-			for _, g := range r.Goals {
-				if !g.Reached && err == nil {
-					err = errQuiet
-				}
-			}
-			return err
+			return a.reportBench(r, dir)
 		},
 	}
 	f := c.Flags()
+	f.StringSliceVar(&o.Only, "only", nil, "measure only these, with commas between (default all)")
 	f.IntVar(&o.Rounds, "rounds", 5, "rounds, in each of which every subject is measured")
-	f.DurationVar(&o.Length, "length", 5*time.Second, "of one throughput run")
+	f.DurationVar(&o.Length, "length", 4*time.Second, "of one run under load")
 	f.IntVar(&o.Echoes, "echoes", 100, "of one RTT run")
 	f.IntVar(&o.Joins, "joins", 20, "fresh nodes that join behind NATs")
+	f.StringVar(&o.Congestion, "congestion", "cubic", "TCP congestion control of all connections, as the kernel calls it: cubic, bbr, ...")
 	f.StringVar(&dir, "out", "out/bench", "directory for the raw figures")
-	f.StringVar(&o.Logs, "logs", "", "existing directory for the logs of what is started")
+	f.StringVar(&o.Logs, "logs", "", "existing directory for profiles and for the logs of what is started")
 	return c
+}
+
+// reportBench keeps the raw figures, prints the summary, and fails where a goal is not reached.
+func (a *app) reportBench(r *bench.Report, dir string) error {
+	path, err := r.Save(dir)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.printJSON(r)
+	} else {
+		err = r.Print(a.out)
+	}
+	fmt.Fprintln(a.err, "raw figures:", path)
+	for _, g := range r.Goals {
+		if !g.Reached && err == nil {
+			err = errQuiet
+		}
+	}
+	return err
 }
 
 // benchPlainCommand is what the benchmark starts beside weft: it is not for people.
@@ -94,6 +117,8 @@ func (a *app) benchPlainCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Interface, "interface", "plain0", "name of the network interface")
+	f.IntVar(&cfg.MTU, "mtu", bench.PlainMTU, "of the interface")
+	f.StringVar(&cfg.Profiles, "profiles", "", "path of a socket that serves profiles, for root")
 	f.Uint16Var(&cfg.Port, "port", 51900, "UDP port")
 	f.StringVar(&endpoint, "endpoint", "", "IP:PORT of the peer")
 	f.StringVar(&addr, "address", "", "address inside, of this end")

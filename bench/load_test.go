@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"math"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// The file is what iperf3 3.12 printed of 100 Mbit/s of datagrams, of which a rule dropped 7 in 10 at random, for two
+// seconds after one that is left out. It says there that more were lost than were sent.
+func TestOfDatagramsThoseCountThatArrived(t *testing.T) {
+	b, err := os.ReadFile("testdata/iperf3-udp-lossy.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parseFlow(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(f.bits-30.1e6) > 0.1e6 || math.Abs(f.sent-100e6) > 0.1e6 || math.Abs(f.lost()-0.699) > 0.001 || math.Abs(f.bytes-37.5e6) > 0.1e6 {
+		t.Errorf("read %+v, %v lost", f, f.lost())
+	}
+}
+
+func TestWhatIsNoResultIsNone(t *testing.T) {
+	for _, out := range []string{
+		"", "{}", `{"error":"unable to connect to server"}`, `{"intervals":[{"sum":{"bytes":7}}],"end":{}}`,
+		`{"end":{"sum_sent":{"bits_per_second":1},"sum_received":{"bits_per_second":1}}}`,
+	} {
+		if f, err := parseFlow(out); err == nil {
+			t.Errorf("%q is read as %+v", out, f)
+		}
+	}
+	if e, err := parsePing("5 packets transmitted, 0 received", 5); err == nil {
+		t.Errorf("no echo is read as %+v", e)
+	}
+}
+
+func TestEchoesAreReadOneByOneAndTheLostCounted(t *testing.T) {
+	const out = `PING 10.99.0.2 (10.99.0.2) 56(84) bytes of data.
+64 bytes from 10.99.0.2: icmp_seq=1 ttl=64 time=0.313 ms
+64 bytes from 10.99.0.2: icmp_seq=3 ttl=64 time=12.4 ms
+64 bytes from 10.99.0.2: icmp_seq=2 ttl=64 time=104 ms
+64 bytes from 10.99.0.2: icmp_seq=2 ttl=64 time=105 ms (DUP!)
+
+--- 10.99.0.2 ping statistics ---
+5 packets transmitted, 3 received, +1 duplicates, 40% packet loss, time 812ms
+rtt min/avg/max/mdev = 0.313/38.904/104.000/46.237 ms
+`
+	e, err := parsePing(out, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(e.rtts) != 3 || e.rtts[0] != 0.313 || e.rtts[1] != 12.4 || e.rtts[2] != 104 || e.lost != 2 {
+		t.Errorf("read %+v", e)
+	}
+}
+
+func TestWorkOfTheWholeMachineIsCountedAndRestIsNot(t *testing.T) {
+	const stat = "cpu  100 1000 20 30000 4000 3 7 50000 0 600000\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
+	if d, err := parseBusy(stat); err != nil || d != 1300*time.Millisecond {
+		t.Errorf("busy for %v, %v", d, err)
+	}
+	for _, bad := range []string{"", "cpu", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 x 4 5 6 7 8\n"} {
+		if d, err := parseBusy(bad); err == nil {
+			t.Errorf("%q is read as %v", bad, d)
+		}
+	}
+	if b, err := parsePeak("Name:\tweft\nVmPeak:\t  9 kB\nVmHWM:\t   20716 kB\nVmRSS:\t 1 kB\n"); err != nil || b != 20716*1024 {
+		t.Errorf("peak is %v, %v", b, err)
+	}
+	if b, err := parsePeak("Name:\tweft\n"); err == nil {
+		t.Errorf("peak is %v", b)
+	}
+}
+
+// spin has this process do something for a while, and returns the profile.
+func spin(t *testing.T, what func()) usage {
+	t.Helper()
+	var out bytes.Buffer
+	if err := pprof.StartCPUProfile(&out); err != nil {
+		t.Skip("a profile is being taken already: ", err)
+	}
+	for end := time.Now().Add(400 * time.Millisecond); time.Now().Before(end); {
+		what()
+	}
+	pprof.StopCPUProfile()
+	u, err := profileUsage(out.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u.total < int64(100*time.Millisecond) {
+		t.Skipf("the profile has %v in it: there is no timer here", time.Duration(u.total))
+	}
+	return u
+}
+
+var sink byte
+
+func TestTheCipherIsFoundInAProfileAndNothingElseIsTakenForIt(t *testing.T) {
+	aead, err := chacha20poly1305.New(make([]byte, chacha20poly1305.KeySize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonce, buf := make([]byte, aead.NonceSize()), make([]byte, 1420, 2000)
+	rand.Read(buf)
+	u := spin(t, func() {
+		for range 100 {
+			sealed := aead.Seal(buf[:0:0], nonce, buf, nil)
+			if opened, err := aead.Open(sealed[:0], nonce, sealed, nil); err != nil || len(opened) != len(buf) {
+				t.Fatal(err)
+			}
+		}
+	})
+	if share := float64(u.cipher) / float64(u.total); share < 0.6 {
+		t.Errorf("of sealing and opening %.2f is the cipher: %+v", share, u)
+	}
+	u = spin(t, func() {
+		for i := range 1 << 16 {
+			sink += byte(i) ^ buf[i%len(buf)]
+		}
+	})
+	if share := float64(u.cipher+u.kernel) / float64(u.total); share > 0.1 {
+		t.Errorf("of adding up %.2f is cipher or kernel: %+v", share, u)
+	}
+	u = spin(t, func() {
+		for range 100 {
+			os.Stat("/nonexistent")
+		}
+	})
+	if share := float64(u.kernel) / float64(u.total); share < 0.5 || u.cipher > u.total/10 {
+		t.Errorf("of system calls %.2f is the kernel: %+v", share, u)
+	}
+}
+
+func FuzzProfile(f *testing.F) {
+	var real bytes.Buffer
+	pprof.Lookup("goroutine").WriteTo(&real, 0)
+	z, err := gzip.NewReader(&real)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var text bytes.Buffer
+	text.ReadFrom(z)
+	f.Add(text.Bytes())
+	f.Add([]byte{0x12, 0x04, 0x0a, 0x00, 0x10, 0x07}) // a sample with a value and no stack
+	f.Fuzz(func(t *testing.T, message []byte) {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		w.Write(message)
+		w.Close()
+		profileUsage(b.Bytes()) // must come back
+	})
+}
+
+func FuzzTools(f *testing.F) {
+	f.Add(`{"end":{"sum_sent":{"bits_per_second":1}}}`)
+	f.Add("64 bytes from 10.99.0.2: icmp_seq=1 ttl=64 time=0.313 ms")
+	f.Fuzz(func(t *testing.T, out string) {
+		if c, err := parseFlow(out); err == nil && (c.bits <= 0 || c.lost() < 0 || c.lost() > 1) {
+			t.Errorf("read %+v", c)
+		}
+		if e, err := parsePing(out, 3); err == nil && (len(e.rtts) == 0 || e.lost < 0) {
+			t.Errorf("read %+v", e)
+		}
+		parseBusy(out)
+		parsePeak(strings.ToUpper(out))
+	})
+}

@@ -1,0 +1,301 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"weft"
+	"weft/key"
+	"weft/lab"
+	"weft/lab/netns"
+	"weft/node"
+)
+
+// A site is two hosts on one link, a and b, a server beside them, and both tunnels between a and b at once: the one
+// that is not measured idles.
+type site struct {
+	*overlayRun
+	a, b  *netns.Host
+	nodes [2]*lab.Node // weft's daemons
+	plain [2]end       // plain wireguard-go
+	peer  netip.Addr   // b in weft's network
+	idle  float64      // CPU seconds per second of a machine whose tunnels carry nothing
+}
+
+// An end is one process of a tunnel.
+type end struct {
+	process *netns.Process
+	local   *node.Client // for profiles
+}
+
+// tunnelPort is where the plain tunnels listen.
+const tunnelPort = 51900
+
+// plainInside are the addresses inside the plain tunnel.
+var plainInside = [2]netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")}
+
+// jumboMTU is of an underlay with jumbo frames, and what fits into it: wireguard-go takes 80 off for IPv6, UDP and
+// WireGuard, as for its 1420 of 1500; weft eight more for a relay's prefix, in steps of 8.
+const (
+	jumboMTU      = 9000
+	jumboPlainMTU = jumboMTU - 80
+	jumboWeftMTU  = jumboMTU - 96
+)
+
+// site lays out the hosts and starts what is measured. It is gone with the lab.
+func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site, error) {
+	s := &site{overlayRun: r}
+	hosts := map[string]*netns.Host{}
+	for _, name := range []string{"srv", "a", "b"} {
+		h, err := l.AddHost(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := setCongestion(h, r.Congestion); err != nil {
+			return nil, err
+		}
+		hosts[name] = h
+	}
+	s.a, s.b = hosts["a"], hosts["b"]
+	plainMTU := PlainMTU
+	if jumbo {
+		plainMTU = jumboPlainMTU
+		if err := l.Public().SetMTU(jumboMTU); err != nil {
+			return nil, err
+		}
+	}
+	r.say("two hosts and a server on one network; starting weft and plain wireguard-go")
+	if err := s.startPlain(ctx, l, plainMTU); err != nil {
+		return nil, err
+	}
+	if err := s.startWeft(ctx, l, hosts["srv"]); err != nil {
+		return nil, err
+	}
+	if err := s.startIperf(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.rest(ctx)
+}
+
+func (s *site) startPlain(ctx context.Context, l *netns.Lab, mtu int) error {
+	keys := [2]key.NodePrivate{key.NewPrivate[key.Node](), key.NewPrivate[key.Node]()}
+	for i, h := range []*netns.Host{s.a, s.b} {
+		other := []*netns.Host{s.b, s.a}[i]
+		socket := filepath.Join(l.Dir(), "plain-"+h.Name+".sock")
+		cmd := h.Command(ctx, s.Binary, "bench", "plain", "--interface", "plain0", "--port", strconv.Itoa(tunnelPort),
+			"--endpoint", netip.AddrPortFrom(other.Addr(), tunnelPort).String(), "--mtu", strconv.Itoa(mtu), "--profiles", socket,
+			"--address", plainInside[i].String(), "--peer-address", plainInside[1-i].String())
+		cmd.Stdin = strings.NewReader(keys[i].Reveal() + "\n" + keys[1-i].Public().String() + "\n")
+		p, err := h.Start(cmd)
+		if err != nil {
+			return err
+		}
+		s.plain[i] = end{p, node.NewClient(socket)}
+		wait, cancel := context.WithTimeout(ctx, 10*time.Second)
+		err = netns.WaitFor(wait, "plain wireguard-go", func() error {
+			if err := p.Err(); err != nil {
+				return err
+			}
+			if !strings.Contains(p.Log(), "ready") {
+				return errors.New("it is not ready")
+			}
+			return nil
+		})
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *site) startWeft(ctx context.Context, l *netns.Lab, srv *netns.Host) error {
+	fleet := lab.Fleet{Binary: s.Binary, Dir: l.Dir()}
+	server, err := fleet.StartServer(ctx, srv)
+	if err != nil {
+		return err
+	}
+	token, err := server.Token(ctx, "--reusable")
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for i, h := range []*netns.Host{s.a, s.b} {
+		if s.nodes[i], err = fleet.StartNode(ctx, h, "node-"+h.Name, token); err != nil {
+			return err
+		}
+		up, err := s.nodes[i].Up(wait)
+		if err != nil {
+			return err
+		}
+		s.peer = up.Self.Addrs[0]
+	}
+	return s.bothDirect(wait)
+}
+
+// bothDirect waits until each end sends to the other directly.
+func (s *site) bothDirect(ctx context.Context) error {
+	if _, err := s.nodes[0].Reaches(ctx, "node-b", weft.Direct); err != nil {
+		return err
+	}
+	_, err := s.nodes[1].Reaches(ctx, "node-a", weft.Direct)
+	return err
+}
+
+func (s *site) startIperf(ctx context.Context) error {
+	iperf, err := s.b.Start(s.b.Command(ctx, "iperf3", "--server", "--forceflush"))
+	if err != nil {
+		return fmt.Errorf("iperf3 is needed (apt-get install iperf3): %w", err)
+	}
+	wait, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return netns.WaitFor(wait, "iperf3 to listen", func() error {
+		if err := iperf.Err(); err != nil {
+			return err
+		}
+		c, err := s.a.DialContext(wait, "tcp", netip.AddrPortFrom(s.b.Addr(), 5201).String())
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
+// rest measures what the machine does while nothing is carried. It waits a while for others to end their work, for
+// what they take away cannot be told from what the tunnels cost.
+func (s *site) rest(ctx context.Context) error {
+	const (
+		settle, watch = time.Second, 2 * time.Second
+		quiet         = 0.15 // CPU seconds per second: two daemons, a server and the system
+		tries         = 10
+	)
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		before, err := busyTime()
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := pause(ctx, watch); err != nil {
+			return err
+		}
+		after, err := busyTime()
+		if err != nil {
+			return err
+		}
+		s.idle = (after - before).Seconds() / time.Since(began).Seconds()
+		if s.idle <= quiet {
+			break
+		}
+		s.say("the machine has other work: %.2f s per s", s.idle)
+		if try == tries {
+			s.report.Note("The machine had other work: read no figure of this run.")
+			break
+		}
+	}
+	s.report.Note("at rest the machine is busy for %.3f s per s", s.idle)
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// A subject is one way from a to b.
+type subject struct {
+	name   string
+	target netip.Addr
+	method weft.Method // NoMethod: it is not weft's
+	block  string      // nftables match of what a's host drops meanwhile
+}
+
+func (s *site) subject(name string) subject {
+	b := s.b.Addr()
+	notPlain := fmt.Sprintf(" udp dport != %d", tunnelPort)
+	switch name {
+	case bare:
+		return subject{name: name, target: b}
+	case plain:
+		return subject{name: name, target: plainInside[1]}
+	case udpRelay:
+		return subject{name, s.peer, weft.RelayUDP, "ip daddr " + b.String() + notPlain}
+	case streamPath:
+		return subject{name, s.peer, weft.RelayStream, "meta l4proto udp" + notPlain}
+	}
+	return subject{name: name, target: s.peer, method: weft.Direct}
+}
+
+// ends are the two processes of a tunnel.
+func (s *site) ends(name string) [2]end {
+	if name == plain {
+		return s.plain
+	}
+	return [2]end{{s.nodes[0].Process, s.nodes[0].Client}, {s.nodes[1].Process, s.nodes[1].Client}}
+}
+
+// still checks that the path is the one meant.
+func (s *site) still(ctx context.Context, x subject) error {
+	if x.method == weft.NoMethod {
+		return nil
+	}
+	p, err := s.nodes[0].Peer(ctx, "node-b")
+	if err == nil && p.Method != x.method {
+		err = fmt.Errorf("%s: the path changed to %s meanwhile: %s", x.name, p.Method, p.Reason)
+	}
+	return err
+}
+
+// force makes a's host drop what matches, and waits until the path is the one meant.
+func (s *site) force(ctx context.Context, x subject) error {
+	rules := "table inet wbench\ndelete table inet wbench\n"
+	if x.block != "" {
+		rules += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + x.block + " drop\n}\n}\n"
+	}
+	cmd := s.a.Command(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	wait, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	// Both ends have to have moved: each chooses for itself. Traffic makes them look.
+	return netns.WaitFor(wait, "the path to be "+x.method.String(), func() error {
+		if _, err := s.nodes[0].Ping(wait, "node-b", time.Second); err != nil {
+			return err
+		}
+		s.a.Run(wait, "ping", "-q", "-c", "5", "-i", "0.05", "-W", "1", s.peer.String())
+		for i, other := range []string{"node-b", "node-a"} {
+			p, err := s.nodes[i].Peer(wait, other)
+			if err != nil {
+				return err
+			}
+			if p.Method != x.method {
+				return fmt.Errorf("%s reaches %s by %s: %s", s.nodes[i].Name, other, p.Method, p.Reason)
+			}
+		}
+		return nil
+	})
+}
+
+// keep writes a file beside the logs, if these are kept.
+func (s *site) keep(name string, b []byte) error {
+	if s.Logs == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(s.Logs, name), b, 0o644)
+}
