@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/device"
-
 	"weft"
+	"weft/wireguard"
 )
 
 // far joins two nodes by a way that takes its time, and returns where each finds the other.
@@ -53,11 +52,8 @@ func TestHandshakesThatCrossDoNotCostFiveSeconds(t *testing.T) {
 	b.Greet(a.id)
 	exchange(t, a, b, 1)
 	exchange(t, b, a, 2)
-	if took := time.Since(began); took >= device.RekeyTimeout {
+	if took := time.Since(began); took >= wireguard.RekeyTimeout {
 		t.Errorf("the first packets took %v", took)
-	}
-	if gave, refused := a.Drops().Crossed, b.Drops().Crossed; gave != 1 || refused != 0 {
-		t.Errorf("the end with the lower number refused %d initiations, the other %d", gave, refused)
 	}
 }
 
@@ -70,7 +66,7 @@ func TestAnInitiationIsTakenWhereOursWasLostBeforeThePeerKnewUs(t *testing.T) {
 	defer nobody.Close()
 	a.SetRoute(b.id, weft.DirectVia(0, nobody.LocalAddr().(*net.UDPAddr).AddrPort()))
 	a.tun.out <- packet(addrOf(a.id), addrOf(b.id), 1, 200) // begins a handshake, to nobody
-	eventually(t, "the initiation is gone", func() bool { return a.Engine.peer(b.id).initiated.Load() != 0 })
+	eventually(t, "the initiation is gone", func() bool { return a.Engine.peer(b.id).sent.Load() != 0 })
 	a.SetRoute(b.id, weft.DirectVia(0, b.addr()))
 	b.SetRoute(a.id, weft.DirectVia(0, a.addr()))
 	a.Learn(b.id, b.addr())
@@ -80,10 +76,7 @@ func TestAnInitiationIsTakenWhereOursWasLostBeforeThePeerKnewUs(t *testing.T) {
 	b.Greet(a.id)
 	select {
 	case <-b.tun.in: // the packet that waited
-	case <-time.After(device.RekeyTimeout - time.Second):
+	case <-time.After(wireguard.RekeyTimeout - time.Second):
 		t.Fatalf("nothing came in %v", time.Since(began))
-	}
-	if n := a.Drops().Crossed; n != 0 {
-		t.Errorf("%d initiations were refused", n)
 	}
 }

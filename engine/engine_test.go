@@ -16,12 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/device"
-	"golang.zx2c4.com/wireguard/tun"
-
 	"weft"
 	"weft/key"
 	"weft/wire"
+	"weft/wireguard"
 )
 
 func TestPacketsCrossByEveryWay(t *testing.T) {
@@ -103,7 +101,7 @@ sending:
 				break sending
 			}
 		}
-		a.tun.out <- packet(addrOf(a.id), addrOf(b.id), seq, 100+int(seq%1200))
+		a.tun.out <- marked(packet(addrOf(a.id), addrOf(b.id), seq, 100+int(seq%1200)))
 		if seq%97 == 0 {
 			a.SetRoute(b.id, vias[seq/97%3])
 		}
@@ -141,13 +139,13 @@ func TestAHandshakeWaitsForTheRouteAndIsSentOnce(t *testing.T) {
 	}
 	a.SetRelay(viaUDP.Relay, sink.LocalAddr().(*net.UDPAddr).AddrPort(), nil)
 	buf := make([]byte, 2048)
-	sink.SetReadDeadline(began.Add(device.RekeyTimeout - 500*time.Millisecond)) // later, WireGuard begins again
+	sink.SetReadDeadline(began.Add(wireguard.RekeyTimeout - 500*time.Millisecond)) // later, WireGuard begins again
 	n, err := sink.Read(buf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id, payload, err := wire.ParseData(buf[:n])
-	if err != nil || id != 2 || len(payload) != device.MessageInitiationSize || payload[0] != device.MessageInitiationType {
+	if err != nil || id != 2 || len(payload) != wireguard.InitiationSize || payload[0] != wireguard.TypeInitiation {
 		t.Fatalf("got %x for %d: %v", payload, id, err)
 	}
 	a.SetRoute(2, weft.Via{})
@@ -159,7 +157,10 @@ func TestAHandshakeWaitsForTheRouteAndIsSentOnce(t *testing.T) {
 }
 
 // heldFor reports whether a handshake message waits.
-func (n *node) heldFor(id weft.NodeID) bool { return n.Engine.peer(id).held.Load() != nil }
+func (n *node) heldFor(id weft.NodeID) (held bool) {
+	n.control.do(func(time.Time) { held = n.Engine.peer(id).held.message != nil })
+	return held
+}
 
 func TestAResponseGoesBackThroughTheRelayWhereThereIsNoRoute(t *testing.T) {
 	a, b := pair(t)
@@ -312,7 +313,7 @@ func TestOnlyTheFirstOfManyFindsThePeerIdle(t *testing.T) {
 				for round.Load() < r {
 					runtime.Gosched()
 				}
-				n.touch(p)
+				n.touch(p, n.now())
 				arrived.Add(1)
 			}
 		})
@@ -327,31 +328,6 @@ func TestOnlyTheFirstOfManyFindsThePeerIdle(t *testing.T) {
 	wg.Wait()
 	if got := n.seen.activeCount(2); got != rounds {
 		t.Errorf("the peer was idle %d times, and that it is so no more was told %d times", rounds, got)
-	}
-}
-
-func TestAFullStreamInboxDropsAndCountsAndLetsGo(t *testing.T) {
-	n := still(t, 1) // nobody empties it
-	mustSetPeers(t, n, Peer{ID: 2, Key: key.NewPrivate[key.Node]().Public()})
-	datagrams := make([][]byte, inboxSize+3)
-	for i := range datagrams {
-		datagrams[i] = append([]byte{4, 0, 0, 0}, make([]byte, 60)...)
-	}
-	n.DeliverStream(8, 2, datagrams)
-	if d := n.Drops(); d.StreamFull != 3 {
-		t.Errorf("drops %+v, want 3 of StreamFull", d)
-	}
-	if c := counters(n, 2, viaStream); c.RxPackets != inboxSize || c.RxBytes != inboxSize*64 {
-		t.Errorf("what was dropped is not received: %+v", c)
-	}
-	// A reader that waits is let go when the engine ends.
-	done := make(chan struct{})
-	go func() { defer close(done); n.DeliverStream(8, 2, datagrams) }()
-	n.Close()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("the stream's reader hangs in an engine that is closed")
 	}
 }
 
@@ -378,18 +354,6 @@ func TestAPortInUseIsSaidInOneSentence(t *testing.T) {
 	if e.Port() == 0 || e.Port() == cfg.Port {
 		t.Errorf("port %d", e.Port())
 	}
-}
-
-func TestTheSocketsStayWhenTheInterfaceGoesDown(t *testing.T) {
-	a, b := pair(t)
-	connect(t, a, b)
-	a.SetRoute(b.id, viaUDP)
-	b.SetRoute(a.id, viaUDP)
-	exchange(t, a, b, 1)
-	a.tun.events <- tun.EventDown
-	a.tun.events <- tun.EventMTUUpdate // gets through; so the one before has been read
-	a.tun.events <- tun.EventMTUUpdate
-	exchange(t, a, b, 2)
 }
 
 func TestTheEngineEndsWithItsDevice(t *testing.T) {
@@ -419,8 +383,8 @@ func TestAGreetingBeginsOneHandshake(t *testing.T) {
 	a.Greet(2)
 	a.Greet(2)
 	buf := make([]byte, 2048)
-	sink.SetReadDeadline(began.Add(device.RekeyTimeout - 500*time.Millisecond))
-	if n, err := sink.Read(buf); err != nil || n != device.MessageInitiationSize || buf[0] != device.MessageInitiationType {
+	sink.SetReadDeadline(began.Add(wireguard.RekeyTimeout - 500*time.Millisecond))
+	if n, err := sink.Read(buf); err != nil || n != wireguard.InitiationSize || buf[0] != wireguard.TypeInitiation {
 		t.Fatalf("got %x, %v", buf[:n], err)
 	}
 	sink.SetReadDeadline(time.Now().Add(100 * time.Millisecond))

@@ -10,10 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/tun"
-
 	"weft"
+	"weft/engine/segment"
 	"weft/key"
 	"weft/wire"
 )
@@ -37,62 +35,67 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// memTUN is a TUN device of channels that works in batches.
+// memTUN is a device of channels.
 type memTUN struct {
 	out    chan []byte // to the engine
 	in     chan []byte // from the engine
-	events chan tun.Event
 	closed chan struct{}
 	once   sync.Once
 }
 
 func newMemTUN() *memTUN {
-	return &memTUN{
-		out:    make(chan []byte, 256),
-		in:     make(chan []byte, 1<<15),
-		events: make(chan tun.Event, 8),
-		closed: make(chan struct{}),
-	}
+	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{})}
 }
 
-func (m *memTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	n := 0
-	take := func(p []byte) { sizes[n] = copy(bufs[n][offset:], p); n++ }
+// frame puts a virtio-net header in front.
+func frame(buf, p []byte) int {
+	clear(buf[:segment.HeaderSize])
+	return segment.HeaderSize + copy(buf[segment.HeaderSize:], p)
+}
+
+func (m *memTUN) Read(buf []byte) (int, error) {
 	select {
 	case p := <-m.out:
-		take(p)
+		return frame(buf, p), nil
 	case <-m.closed:
 		return 0, os.ErrClosed
 	}
-	for n < len(bufs) {
-		select {
-		case p := <-m.out:
-			take(p)
-		default:
-			return n, nil
-		}
-	}
-	return n, nil
 }
 
-func (m *memTUN) Write(bufs [][]byte, offset int) (int, error) {
-	for _, b := range bufs {
+func (m *memTUN) TryRead(buf []byte) (int, error) {
+	select {
+	case p := <-m.out:
+		return frame(buf, p), nil
+	case <-m.closed:
+		return 0, os.ErrClosed
+	default:
+		return 0, nil
+	}
+}
+
+// Write takes super-packets apart, as what is behind a device does at last.
+func (m *memTUN) Write(packet []byte) error {
+	packet = append(make([]byte, 0, len(packet)+64), packet...)
+	var s segment.Splitter
+	if err := s.Begin(segment.ParseHeader(packet), packet[segment.HeaderSize:]); err != nil {
+		return err
+	}
+	for p := s.Next(); p != nil; p = s.Next() {
 		select {
-		case m.in <- append([]byte(nil), b[offset:]...):
+		case m.in <- append([]byte(nil), p...):
 		case <-m.closed:
-			return 0, os.ErrClosed
+			return os.ErrClosed
 		}
 	}
-	return len(bufs), nil
+	return nil
 }
 
-func (m *memTUN) File() *os.File           { return nil }
-func (m *memTUN) MTU() (int, error)        { return MTU, nil }
-func (m *memTUN) Name() (string, error)    { return "mem", nil }
-func (m *memTUN) Events() <-chan tun.Event { return m.events }
-func (m *memTUN) BatchSize() int           { return 64 }
+func (m *memTUN) Wake()              {}
+func (m *memTUN) Name() string       { return "mem" }
+func (m *memTUN) Queues() []Queue    { return []Queue{m} }
+func (m *memTUN) Offloads() Offloads { return Offloads{TCP: true, UDP: true} }
 func (m *memTUN) Close() error {
-	m.once.Do(func() { close(m.closed); close(m.events) })
+	m.once.Do(func() { close(m.closed) })
 	return nil
 }
 
@@ -170,13 +173,8 @@ func (n *node) addr() netip.AddrPort {
 // still makes a node whose engine is not up.
 func still(t testing.TB, id weft.NodeID) *node {
 	t.Helper()
-	return stillOn(t, id, conn.NewStdNetBind())
-}
-
-func stillOn(t testing.TB, id weft.NodeID, sockets conn.Bind) *node {
-	t.Helper()
 	n := &node{id: id, key: key.NewPrivate[key.Node](), tun: newMemTUN(), seen: &recorder{}}
-	e, err := newEngine(Config{Key: n.key, Self: id, Device: n.tun, Handler: n.seen, Logger: slog.New(slog.DiscardHandler)}, sockets)
+	e, err := New(Config{Key: n.key, Self: id, Device: n.tun, Handler: n.seen, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,6 +221,12 @@ func packet(src, dst netip.Addr, seq uint32, size int) []byte {
 	copy(p[12:], src.AsSlice())
 	copy(p[16:], dst.AsSlice())
 	binary.BigEndian.PutUint32(p[20:], seq)
+	return p
+}
+
+// marked has a packet say that it can be marked instead of dropped (ECT(0), RFC 3168), as it is where the processor is short.
+func marked(p []byte) []byte {
+	p[1] = 2
 	return p
 }
 

@@ -2,12 +2,9 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
-
-	"golang.zx2c4.com/wireguard/device"
 )
 
 // repeatAfter is how long a message that may come with every packet stays unsaid after it was said.
@@ -53,19 +50,4 @@ func (l *limiter) say(level slog.Level, key, msg string, args ...any) {
 		args = append(args, "unsaid", unsaid)
 	}
 	l.log.Log(context.Background(), level, msg, args...)
-}
-
-// wireguard is the logger of the device: what it calls verbose is debug here, what it calls an error is a
-// warning, and neither repeats.
-func (l *limiter) wireguard() *device.Logger {
-	return &device.Logger{
-		Verbosef: func(format string, args ...any) {
-			if l.log.Enabled(context.Background(), slog.LevelDebug) {
-				l.log.Debug("wireguard: " + fmt.Sprintf(format, args...))
-			}
-		},
-		Errorf: func(format string, args ...any) {
-			l.say(slog.LevelWarn, format, "wireguard: "+fmt.Sprintf(format, args...))
-		},
-	}
 }

@@ -1,86 +1,72 @@
 package engine
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/device"
-
 	"weft"
+	"weft/host"
 	"weft/key"
+	"weft/wireguard"
 )
 
 // maxWays is how many vias of one peer are counted at most. A node announces up to 32 candidates
 // (wire.MaxCandidates), and each NAT on the way may show another port.
 const maxWays = 64
 
-// A peer is what the engine keeps of a peer, and its endpoint in the device.
+// A peer is what the engine keeps of a peer.
 type peer struct {
-	id  weft.NodeID
-	key key.NodePublic
+	id    weft.NodeID
+	key   key.NodePublic
+	wg    *wireguard.Peer // the control goroutine's
+	plain bool
 
-	route    atomic.Pointer[way]  // nil: none
-	held     atomic.Pointer[held] // the handshake message that waits for a route
-	lastData atomic.Int64         // nanoseconds after Engine.began
+	current atomic.Pointer[session] // nil: there is none to send by
+	route   atomic.Pointer[way]     // nil: none
 
-	greeted   atomic.Int64 // likewise: when it was last known to receive; 0: never
-	initiated atomic.Int64 // likewise: when a handshake initiation last went to it; 0: never
+	// When something last went or came, in nanoseconds after Engine.began; 0: never. Data are packets with something in them.
+	sent, received, dataSent, dataReceived atomic.Int64
+	lastData                               atomic.Int64 // either way, and handshakes that are begun
+	handshake                              atomic.Int64 // when the last was completed
 
-	ways    []*way         // guarded by Engine.mu; in the order of their appearance
-	allowed []netip.Prefix // guarded by Engine.setting; sorted
+	wanting atomic.Bool // a handshake was asked for, and has not ended
+	busy    atomic.Bool // the control goroutine looks at the times above
+	waiting waiting
+
+	held held // the control goroutine's
+
+	ways   []*way // guarded by Engine.mu; in the order of their appearance
+	config Peer   // guarded by Engine.setting
 }
 
-// A way is one via of a peer, with what has gone by it. Once made, all but the counters stays as it is.
+// A way is one via of a peer, with what has gone by it. Once made, all but what is atomic stays as it is.
 type way struct {
-	via weft.Via
-	ep  conn.StdNetEndpoint // of a direct via
+	via  weft.Via
+	dest atomic.Pointer[dest]
+	mtu  atomic.Int32 // the longest inner packet by it, in bytes; 0: as long as the device's
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }
 
+// A dest is where a way leads, for the sockets, as of one generation of them.
+type dest struct {
+	to         *host.UDPDest
+	generation uint64
+}
+
+// held is a handshake message that waits for a route.
 type held struct {
-	at     time.Time
-	packet []byte
+	at      time.Time
+	message []byte
 }
 
 // A source is whose the packets from somewhere are, and by which way they come. The zero source is nobody's.
 type source struct {
 	peer *peer
 	way  *way
-}
-
-var _ conn.Endpoint = (*peer)(nil)
-
-// ClearSrc does nothing: the kernel picks source addresses.
-func (p *peer) ClearSrc() {}
-
-// SrcToString has nothing to tell.
-func (p *peer) SrcToString() string { return "" }
-
-// SrcIP has nothing to tell.
-func (p *peer) SrcIP() netip.Addr { return netip.Addr{} }
-
-// DstToString is the endpoint's name in the device's configuration.
-func (p *peer) DstToString() string { return endpointPrefix + strconv.FormatUint(uint64(p.id), 10) }
-
-// DstToBytes is what cookies are bound to. It does not follow the route: a cookie that was got by one path is
-// good on another.
-func (p *peer) DstToBytes() []byte {
-	return binary.BigEndian.AppendUint32([]byte(endpointPrefix), uint32(p.id))
-}
-
-// DstIP is what handshakes are limited by when there are too many: one address per peer, from the range that
-// RFC 6666 sets aside for no host.
-func (p *peer) DstIP() netip.Addr {
-	ip := [16]byte{0: 1} // 100::/64
-	binary.BigEndian.PutUint32(ip[12:], uint32(p.id))
-	return netip.AddrFrom16(ip)
 }
 
 // peer finds a peer, or nil.
@@ -92,9 +78,6 @@ func (e *Engine) peer(id weft.NodeID) *peer {
 
 // source tells whose an underlay address is, and by which way it comes to a link.
 func (e *Engine) source(link weft.LinkID, from netip.AddrPort) source {
-	if from.Addr().Is4In6() {
-		from = unmap(from)
-	}
 	e.mu.RLock()
 	src := e.sources[from]
 	if link == 0 || src.peer == nil {
@@ -110,12 +93,6 @@ func (e *Engine) source(link weft.LinkID, from netip.AddrPort) source {
 		e.mu.Unlock()
 	}
 	return source{src.peer, w}
-}
-
-// A stranger is the endpoint of a packet that came to a spare socket from an address that is nobody's.
-type stranger struct {
-	*conn.StdNetEndpoint
-	link weft.LinkID
 }
 
 // relaySource finds the peer that a relay names as the sender.
@@ -161,7 +138,6 @@ func (e *Engine) way(p *peer, via weft.Via) *way {
 		p.ways = slices.Delete(p.ways, i, i+1)
 	}
 	w := &way{via: via}
-	w.ep.AddrPort = via.Addr
 	p.ways = append(p.ways, w)
 	return w
 }
@@ -185,8 +161,21 @@ func (e *Engine) SetRoute(id weft.NodeID, via weft.Via) {
 	p.route.Store(w)
 	e.mu.Unlock()
 	if w != nil {
-		e.bind.spares.carry(via.Link)
-		e.bind.sendHeld(p)
+		e.sockets.Carry(via.Link)
+		e.control.post(post{peer: p, what: routed})
+	}
+}
+
+// SetMTU says how long an inner packet by a via may be, in bytes, for what it becomes to pass whole; 0: as long as the
+// device's MTU. Longer ones are cut, if they are super-packets, or refused as routers do (package fit).
+func (e *Engine) SetMTU(id weft.NodeID, via weft.Via, inner int) {
+	if via.Method == weft.Direct {
+		via = weft.DirectVia(via.Link, via.Addr)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[id]; p != nil {
+		e.way(p, via).mtu.Store(int32(inner))
 	}
 }
 
@@ -206,6 +195,23 @@ func (e *Engine) Forget(addr netip.AddrPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.sources, unmap(addr))
+}
+
+// roam has a plain peer's packets go where it was heard from (section 2.1 of WireGuard's paper). Others do not roam: their
+// routes are told.
+func (e *Engine) roam(p *peer, via weft.Via) {
+	if w := p.route.Load(); w != nil && w.via == via {
+		return
+	}
+	e.mu.Lock()
+	w := e.way(p, via)
+	if via.Method == weft.Direct {
+		e.sources[via.Addr] = source{p, e.way(p, weft.DirectVia(0, via.Addr))}
+	}
+	p.route.Store(w)
+	e.mu.Unlock()
+	e.sockets.Carry(via.Link)
+	e.control.post(post{peer: p, what: routed})
 }
 
 // PathCounters is what has gone by one via of one peer. WireGuard packets alone are counted, of all types and
@@ -237,63 +243,31 @@ func (e *Engine) Counters(dst []PathCounters, id weft.NodeID) []PathCounters {
 	return dst
 }
 
-// callers remembers who began a handshake lately and from where, so that the response can go back there. The
-// device tells a response's receiver only by the index that the initiation gave. A flood of initiations makes
-// it forget, and then responses go by the route.
-type callers struct {
-	mu   sync.Mutex
-	ring [64]caller
-	next int
+// Handshake tells when the last handshake with a peer was completed; zero: never.
+func (e *Engine) Handshake(id weft.NodeID) time.Time {
+	if p := e.peer(id); p != nil {
+		return e.at(p.handshake.Load())
+	}
+	return time.Time{}
 }
 
-type caller struct {
-	index uint32
-	at    time.Time
-	addr  netip.AddrPort // where it called from, if that is nobody's
-	link  weft.LinkID    // and what it called
-	way   *way           // else the way by which it called
+// unmap makes one address of the two forms that IPv4 has.
+func unmap(a netip.AddrPort) netip.AddrPort {
+	if !a.Addr().Is4In6() {
+		return a
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// crossing is how long after our own initiation one from the same peer may have crossed it: a round trip, on all
-// but the longest ways.
-const crossing = 300 * time.Millisecond
-
-// called notes the packet if it is a handshake initiation. It reports false for one that crossed ours and has to
-// give way: each end would answer the other's, and neither could use the answer to its own, until WireGuard tries
-// again after 5 s. So the end with the lower number goes on with its own, if that went to a peer who was known to
-// receive, and the other end answers it.
-func (e *Engine) called(packet []byte, link weft.LinkID, from netip.AddrPort, src source) bool {
-	if packet[0] != device.MessageInitiationType || len(packet) != device.MessageInitiationSize {
-		return true
-	}
-	if p := src.peer; p != nil && e.self < p.id {
-		own, greeted := p.initiated.Load(), p.greeted.Load()
-		if greeted != 0 && own >= greeted && int64(time.Since(e.began))-own < int64(crossing) {
-			e.drops.crossed.Add(1)
-			return false
-		}
-	}
-	c := caller{index: binary.LittleEndian.Uint32(packet[4:]), at: time.Now(), way: src.way}
-	if src.peer == nil {
-		c.addr, c.link = unmap(from), link
-	}
-	e.callers.mu.Lock()
-	defer e.callers.mu.Unlock()
-	e.callers.ring[e.callers.next] = c
-	e.callers.next = (e.callers.next + 1) % len(e.callers.ring)
-	return true
+// A waiting is packets that wait for a session: the youngest, since an old one is of less use (wireguard-go keeps 128).
+type waiting struct {
+	mu      sync.Mutex
+	packets []*parcel
+	bytes   int
 }
 
-// take returns the caller of an index, once.
-func (c *callers) take(index uint32) (caller, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range c.ring {
-		if r := &c.ring[i]; r.index == index && !r.at.IsZero() && time.Since(r.at) < device.RekeyTimeout {
-			found := *r
-			*r = caller{}
-			return found, true
-		}
-	}
-	return caller{}, false
-}
+const (
+	// maxWaiting and maxWaitingBytes bound what waits for one peer's session.
+	maxWaiting      = 128
+	maxWaitingBytes = 256 << 10
+)

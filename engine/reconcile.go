@@ -1,24 +1,16 @@
 package engine
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
-
-	"golang.zx2c4.com/wireguard/device"
 
 	"weft"
 	"weft/key"
+	"weft/wireguard"
 )
 
 // A Peer is a node that packets are exchanged with.
@@ -27,12 +19,17 @@ type Peer struct {
 	Key     key.NodePublic
 	Allowed []netip.Prefix // source addresses that it may use, and destinations that are sent to it
 
-	// Plain says that the peer speaks WireGuard alone: it gets no frames, and its way is where it was last heard
-	// from; before that Endpoint, which may be none. PSK (zero: none) and Keepalive (zero: none) are WireGuard's.
+	// Plain says that it speaks WireGuard and nothing else: no paths are looked for, its packets go where it was last heard from,
+	// and at first to Endpoint, which may be zero.
 	Plain     bool
-	PSK       [32]byte
-	Keepalive time.Duration
 	Endpoint  netip.AddrPort
+	PSK       [32]byte      // zero: none
+	Keepalive time.Duration // persistent; zero: none
+}
+
+// same reports whether nothing changes but prefixes and keepalives.
+func (p *Peer) same(o *Peer) bool {
+	return p.Key == o.Key && p.Plain == o.Plain && p.PSK == o.PSK
 }
 
 // SetPeers makes these the peers, and no others. Peers that do not change are not touched; one whose key
@@ -44,20 +41,36 @@ func (e *Engine) SetPeers(list []Peer) error {
 	want, err := e.check(list)
 	errs := []error{err}
 
-	// Removals first: a key that moves to another ID is free then.
-	for _, p := range e.known() {
-		if w, ok := want[p.id]; !ok || w.Key != p.key {
-			e.remove(p)
+	var gone []*peer
+	for _, p := range e.known() { // removals first: a key that moves to another ID is free then
+		if w, ok := want[p.id]; !ok || !p.config.same(&w) {
+			gone = append(gone, p)
 		}
 	}
-	for _, id := range sortedIDs(want) {
-		w := want[id]
-		p := e.peer(id)
-		if p != nil && slices.Equal(p.allowed, w.Allowed) {
-			continue
+	e.forget(gone)
+	var routes wireguard.Routes
+	alive := e.control.do(func(now time.Time) {
+		for _, p := range gone {
+			e.control.remove(now, p)
 		}
-		if err := e.configure(p, w); err != nil {
-			errs = append(errs, fmt.Errorf("peer %d: %w", id, err))
+		for _, id := range sortedIDs(want) {
+			w := want[id]
+			p, err := e.control.configure(e.peer(id), w)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("peer %d: %w", id, err))
+				continue
+			}
+			for _, prefix := range w.Allowed {
+				routes.Insert(prefix, p.wg)
+			}
+		}
+	})
+	if alive {
+		e.routes.Store(&routes)
+		for id, w := range want {
+			if p := e.peer(id); w.Plain && w.Endpoint.IsValid() && p != nil && p.route.Load() == nil {
+				e.roam(p, weft.DirectVia(0, w.Endpoint))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -101,19 +114,11 @@ func (e *Engine) check(list []Peer) (map[weft.NodeID]Peer, error) {
 			prefixes[prefix] = p.ID
 			allowed = append(allowed, prefix)
 		}
-		slices.SortFunc(allowed, comparePrefix)
 		p.Allowed = allowed
 		want[p.ID] = p
 		keys[p.Key] = p.ID
 	}
 	return want, errors.Join(errs...)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	if c := a.Addr().Compare(b.Addr()); c != 0 {
-		return c
-	}
-	return a.Bits() - b.Bits()
 }
 
 func sortedIDs(m map[weft.NodeID]Peer) []weft.NodeID {
@@ -135,106 +140,78 @@ func (e *Engine) known() []*peer {
 	return list
 }
 
-func (e *Engine) remove(p *peer) {
-	p.route.Store(nil)
-	e.dev.RemovePeer(device.NoisePublicKey(p.key.Bytes()))
+// forget takes peers out of what is looked up.
+func (e *Engine) forget(gone []*peer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.peers, p.id)
-	for _, w := range p.ways {
-		if e.sources[w.via.Addr].peer == p {
-			delete(e.sources, w.via.Addr)
-		}
-	}
-}
-
-// configure adds a peer (p is nil) or changes the prefixes of one. Prefixes that stay are not taken away for a
-// moment, as replacing them would.
-func (e *Engine) configure(p *peer, w Peer) error {
-	var b strings.Builder
-	k := w.Key.Bytes()
-	fmt.Fprintf(&b, "public_key=%s\n", hex.EncodeToString(k[:]))
-	var have []netip.Prefix
-	added := p == nil
-	if added {
-		p = &peer{id: w.ID, key: w.Key}
-		p.lastData.Store(-int64(idleAfter))
-		e.mu.Lock()
-		e.peers[p.id] = p // now ParseEndpoint finds it
-		e.mu.Unlock()
-		fmt.Fprintf(&b, "endpoint=%s\n", p.DstToString())
-	} else {
-		b.WriteString("update_only=true\n")
-		have = p.allowed
-	}
-	for _, prefix := range have {
-		if !slices.Contains(w.Allowed, prefix) {
-			fmt.Fprintf(&b, "allowed_ip=-%s\n", prefix)
-		}
-	}
-	for _, prefix := range w.Allowed {
-		if !slices.Contains(have, prefix) {
-			fmt.Fprintf(&b, "allowed_ip=%s\n", prefix)
-		}
-	}
-	if err := e.dev.IpcSet(b.String()); err != nil {
-		if added {
-			e.remove(p)
-		}
-		return err
-	}
-	p.allowed = w.Allowed
-	return nil
-}
-
-// handshakeFresh is how old what Handshake tells may be: asking the device costs work for every peer, so one
-// answer serves a whole listing.
-const handshakeFresh = 500 * time.Millisecond
-
-type handshakes struct {
-	mu sync.Mutex
-	at time.Time
-	by map[[key.Size]byte]time.Time
-}
-
-// Handshake tells when the last handshake with a peer was completed, as of half a second ago; zero: never.
-func (e *Engine) Handshake(id weft.NodeID) time.Time {
-	p := e.peer(id)
-	if p == nil {
-		return time.Time{}
-	}
-	h := &e.handshakes
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Since(h.at) >= handshakeFresh {
-		h.by = make(map[[key.Size]byte]time.Time)
-		if err := e.dev.IpcGetOperation(handshakeReader(h.by)); err != nil {
-			e.quiet.say(slog.LevelWarn, "handshakes", "asking the device for handshakes failed", "error", err)
-		}
-		h.at = time.Now()
-	}
-	return h.by[p.key.Bytes()]
-}
-
-// handshakeReader picks keys and handshake times out of what the device writes of itself.
-type handshakeReader map[[key.Size]byte]time.Time
-
-func (r handshakeReader) Write(b []byte) (int, error) {
-	var k [key.Size]byte
-	var seconds, nanos int64
-	for lines := bufio.NewScanner(bytes.NewReader(b)); lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), "=")
-		switch name {
-		case "public_key":
-			hex.Decode(k[:], []byte(value))
-		case "last_handshake_time_sec":
-			seconds, _ = strconv.ParseInt(value, 10, 64)
-		case "last_handshake_time_nsec":
-			nanos, _ = strconv.ParseInt(value, 10, 64)
-			if seconds != 0 || nanos != 0 {
-				r[k] = time.Unix(seconds, nanos)
+	for _, p := range gone {
+		p.route.Store(nil)
+		delete(e.peers, p.id)
+		for _, w := range p.ways {
+			if e.sources[w.via.Addr].peer == p {
+				delete(e.sources, w.via.Addr)
 			}
 		}
 	}
-	return len(b), nil
+}
+
+// remove ends all that there is with a peer.
+func (c *control) remove(now time.Time, p *peer) {
+	c.dev.RemovePeer(p.wg, &c.out)
+	c.act(now, nil)
+	c.giveUp(p)
+	p.wg, p.held = nil, held{}
+}
+
+// configure adds a peer (p is nil) or changes one.
+func (c *control) configure(p *peer, w Peer) (*peer, error) {
+	if p == nil {
+		wg, err := c.dev.AddPeer(wireguard.PeerConfig{Public: wireguard.Key(w.Key.Bytes()), PSK: w.PSK, Keepalive: w.Keepalive})
+		if err != nil {
+			return nil, err
+		}
+		p = &peer{id: w.ID, key: w.Key, wg: wg, plain: w.Plain}
+		wg.Owner = p
+		p.lastData.Store(-int64(idleAfter))
+		c.e.mu.Lock()
+		c.e.peers[p.id] = p
+		c.e.mu.Unlock()
+	} else if w.Keepalive != p.config.Keepalive {
+		p.wg.SetKeepalive(w.Keepalive)
+	}
+	p.config = w
+	return p, nil
+}
+
+// A PeerState is a peer as WireGuard's tools show it.
+type PeerState struct {
+	Peer
+	HandshakeAt      time.Time      // zero: never
+	Endpoint         netip.AddrPort // where its packets go now; zero: nowhere, or through a relay's stream
+	RxBytes, TxBytes uint64
+}
+
+// States tells of all peers, in the order of their numbers.
+func (e *Engine) States() []PeerState {
+	e.setting.Lock()
+	defer e.setting.Unlock()
+	list := e.known()
+	slices.SortFunc(list, func(a, b *peer) int { return cmp.Compare(a.id, b.id) })
+	states := make([]PeerState, 0, len(list))
+	var counters []PathCounters
+	for _, p := range list {
+		s := PeerState{Peer: p.config, HandshakeAt: e.at(p.handshake.Load())}
+		if w := p.route.Load(); w != nil {
+			s.Endpoint = w.via.Addr
+			if r := e.relays.Load().byID[w.via.Relay]; w.via.Method == weft.RelayUDP && r != nil && r.udp != nil {
+				s.Endpoint = r.udp.via.Addr
+			}
+		}
+		counters = e.Counters(counters[:0], p.id)
+		for _, c := range counters {
+			s.RxBytes, s.TxBytes = s.RxBytes+c.RxBytes, s.TxBytes+c.TxBytes
+		}
+		states = append(states, s)
+	}
+	return states
 }

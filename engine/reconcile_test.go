@@ -15,27 +15,24 @@ import (
 	"weft/key"
 )
 
-// configured is what the device itself says of its peers: per key, its endpoint and prefixes.
+// configured is what packets meet: per key, its number and the prefixes that lead to it.
 func configured(t testing.TB, n *node) map[string][]string {
 	t.Helper()
-	all, err := n.dev.IpcGet()
-	if err != nil {
-		t.Fatal(err)
-	}
 	got := make(map[string][]string)
-	k := ""
-	for line := range strings.Lines(all) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		switch name {
-		case "public_key":
-			k = value
-			got[k] = nil
-		case "endpoint", "allowed_ip":
-			got[k] = append(got[k], value)
+	for _, s := range n.States() {
+		k := s.Key.Bytes()
+		v := []string{fmt.Sprintf("peer:%d", s.ID)}
+		for _, prefix := range s.Allowed {
+			wg := n.routes.Load().Lookup(prefix.Addr())
+			if wg == nil {
+				t.Fatalf("nobody has %s", prefix)
+			}
+			if wg.Public() == s.Key.Bytes() || prefix.Bits() < prefix.Addr().BitLen() { // else a longer one has it
+				v = append(v, prefix.String())
+			}
 		}
-	}
-	for _, v := range got {
 		slices.Sort(v)
+		got[hex.EncodeToString(k[:])] = v
 	}
 	return got
 }
@@ -185,14 +182,4 @@ func TestAPeerThatIsRemovedUnderLoadLeavesNothingBehind(t *testing.T) {
 	}
 	close(stop)
 	<-sent
-}
-
-func TestHandshakeTimesAreReadFromTheDevicesOwnWords(t *testing.T) {
-	k := key.NewPrivate[key.Node]().Public().Bytes()
-	r := handshakeReader{}
-	fmt.Fprintf(r, "private_key=00\npublic_key=%s\nlast_handshake_time_sec=7\nlast_handshake_time_nsec=9\n"+
-		"public_key=%s\nlast_handshake_time_sec=0\nlast_handshake_time_nsec=0\n", hex.EncodeToString(k[:]), strings.Repeat("ab", 32))
-	if len(r) != 1 || r[k].UnixNano() != 7e9+9 {
-		t.Errorf("got %v", r)
-	}
 }

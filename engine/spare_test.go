@@ -5,15 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"runtime"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-
 	"weft"
+	"weft/engine/underlay"
 	"weft/wire"
 )
 
@@ -25,16 +22,6 @@ func spareOf(t testing.TB, n *node) (weft.LinkID, netip.AddrPort) {
 		t.Fatalf("%v, %v, %v", links, ports, err)
 	}
 	return links[0], netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ports[0])
-}
-
-// own starts a node on the sockets of the product.
-func own(t testing.TB, id weft.NodeID) *node {
-	t.Helper()
-	n := stillOn(t, id, newSockets())
-	if err := n.Up(); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // listener is a socket of a test.
@@ -49,12 +36,12 @@ func listener(t testing.TB) (*net.UDPConn, netip.AddrPort) {
 }
 
 func TestWhatComesToASpareSocketIsHandedOverWithItsLink(t *testing.T) {
-	n := own(t, 1)
+	n := start(t, 1)
 	other, from := listener(t)
 	links := map[weft.LinkID]netip.AddrPort{}
 	for range 3 {
 		link, addr := spareOf(t, n)
-		if link < firstSpare || links[link].IsValid() {
+		if link < underlay.FirstSpare || links[link].IsValid() {
 			t.Fatalf("link %#x is given twice, or is no spare one", link)
 		}
 		links[link] = addr
@@ -108,7 +95,7 @@ func TestWhatComesToASpareSocketIsHandedOverWithItsLink(t *testing.T) {
 // joined makes nodes 1 and 2 that know each other, with a spare socket each.
 func joined(t testing.TB) (a, b *node, aLink, bLink weft.LinkID, aAddr, bAddr netip.AddrPort) {
 	t.Helper()
-	a, b = own(t, 1), own(t, 2)
+	a, b = start(t, 1), start(t, 2)
 	mustSetPeers(t, a, b.peer())
 	mustSetPeers(t, b, a.peer())
 	aLink, aAddr = spareOf(t, a)
@@ -180,24 +167,8 @@ func TestAHandshakeFromAnUnknownAddressIsAnsweredFromTheSocketThatItCameTo(t *te
 	}
 }
 
-func TestWhatAStrangerIsToldLeavesFromTheSocketThatItCameTo(t *testing.T) {
-	n := own(t, 1)
-	link, at := spareOf(t, n)
-	other, from := listener(t)
-	bufs, sizes, eps := [][]byte{transport(32, 0)}, []int{32}, []conn.Endpoint{&conn.StdNetEndpoint{AddrPort: from}}
-	n.bind.sieve(link, bufs, sizes, eps)
-	if err := n.bind.Send([][]byte{[]byte("a cookie")}, eps[0]); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 100)
-	other.SetReadDeadline(time.Now().Add(patience))
-	if size, by, err := other.ReadFromUDPAddrPort(buf); err != nil || by.Port() != at.Port() || string(buf[:size]) != "a cookie" {
-		t.Errorf("%q came from %v (%v), not from %v", buf[:size], by, err, at)
-	}
-}
-
 func TestASpareSocketIsOfOneAddressFamily(t *testing.T) {
-	n := own(t, 1)
+	n := start(t, 1)
 	links, ports, err := n.OpenSockets(1, true)
 	if err != nil {
 		t.Skipf("no IPv6 here: %v", err)
@@ -241,7 +212,7 @@ func TestRoutesMoveBetweenSocketsWithoutLoss(t *testing.T) {
 				a.SetRoute(b.id, vias[seq/50%4])
 				b.SetRoute(a.id, back[seq/50%4])
 			}
-			a.tun.out <- packet(addrOf(1), addrOf(2), seq, 600)
+			a.tun.out <- marked(packet(addrOf(1), addrOf(2), seq, 600))
 		}
 	}()
 	seen := make([]bool, packets)
@@ -257,168 +228,4 @@ func TestRoutesMoveBetweenSocketsWithoutLoss(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTwoHundredAndFiftySixSocketsAreCheap(t *testing.T) {
-	n := own(t, 1)
-	const count = 256
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	goroutines := runtime.NumGoroutine()
-	began := time.Now()
-	links, ports, err := n.OpenSockets(count, false)
-	took := time.Since(began)
-	if err != nil || len(links) != count || len(ports) != count {
-		t.Fatalf("%d links, %d ports, %v", len(links), len(ports), err)
-	}
-	runtime.ReadMemStats(&after)
-	each := (after.HeapAlloc + after.StackInuse - before.HeapAlloc - before.StackInuse) / count
-	t.Logf("%d sockets in %v, %d bytes each", count, took, each)
-	if each > 16<<10 && !raceDetector {
-		t.Errorf("a socket takes %d bytes of memory", each)
-	}
-	other, _ := listener(t)
-	stun := append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 12)...)
-	for i, port := range ports {
-		binary.BigEndian.PutUint32(stun[16:], uint32(i))
-		other.WriteToUDPAddrPort(stun, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port))
-	}
-	got := map[weft.LinkID]bool{}
-	eventually(t, "all are read", func() bool {
-		datagrams, _ := n.seen.take()
-		for _, d := range datagrams {
-			if i := binary.BigEndian.Uint32([]byte(d.b)[16:]); links[i] != d.link {
-				t.Fatalf("what went to %#x came by %#x", links[i], d.link)
-			}
-			got[d.link] = true
-		}
-		return len(got) == count
-	})
-	began = time.Now()
-	for _, link := range links {
-		n.CloseSocket(link)
-	}
-	t.Logf("closed in %v", time.Since(began))
-	eventually(t, "their goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines })
-}
-
-func TestSpareSocketsAreBoundedAndEndWithTheEngine(t *testing.T) {
-	n := own(t, 1)
-	links, _, err := n.OpenSockets(maxSpares+1, false)
-	if errors.Is(err, syscall.EMFILE) {
-		t.Skipf("this process may not have %d sockets: %v", maxSpares, err)
-	}
-	if !errors.Is(err, ErrTooManySockets) || len(links) != maxSpares || n.Sockets() != maxSpares {
-		t.Fatalf("%d sockets, %v", len(links), err)
-	}
-	n.SetRoute(2, weft.DirectVia(links[0], n.addr()))
-	if err := n.Close(); err != nil { // which waits for their goroutines
-		t.Fatal(err)
-	}
-	if _, _, err := n.OpenSockets(1, false); !errors.Is(err, net.ErrClosed) || n.Sockets() != 0 {
-		t.Errorf("after Close: %d sockets, %v", n.Sockets(), err)
-	}
-}
-
-func TestNumbersOfLinksComeRoundAndAreNotGivenTwice(t *testing.T) {
-	n := own(t, 1)
-	first, _ := spareOf(t, n)
-	n.bind.spares.last = 0xffff
-	second, _ := spareOf(t, n)
-	if second == first || second < firstSpare {
-		t.Errorf("%#x and %#x", first, second)
-	}
-}
-
-func TestSpareSocketsAllocateNothingPerPacket(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector makes pools allocate")
-	}
-	n, _, _ := quietNode(t)
-	link, _ := spareOf(t, n)
-	_, to := listener(t) // nobody reads, and the kernel drops
-	via := weft.DirectVia(link, to)
-	n.Learn(2, to)
-	b := transport(1440, 0)
-	in, sizes, eps := [][]byte{make([]byte, 2048)}, make([]int, 1), make([]conn.Endpoint, 1)
-	ep := &conn.StdNetEndpoint{AddrPort: to}
-	for what, f := range map[string]func(){
-		"sending a frame":                     func() { n.Engine.Send(2, via, b) },
-		"sending a datagram":                  func() { n.WriteTo(link, to, b) },
-		"sending a frame with a time to live": func() { n.SendTTL(2, via, b, 3) },
-		"receiving": func() {
-			sizes[0], eps[0] = copy(in[0], b), ep
-			n.bind.sieve(link, in, sizes, eps)
-		},
-	} {
-		if a := testing.AllocsPerRun(100, f); a != 0 {
-			t.Errorf("%s allocates %v times", what, a)
-		}
-	}
-	if eps[0] != conn.Endpoint(n.Engine.peer(2)) {
-		t.Errorf("what was received is %s's", eps[0].DstToString())
-	}
-}
-
-// BenchmarkThroughputOverASpareSocket sends packets of the overlay's MTU from one engine to another over loopback,
-// by the shared sockets and by spare ones, in turns of the same pair. What counts is how the two compare
-// (spare/shared, of throughput), not what the machine happens to do: it should not be below 0.9.
-func BenchmarkThroughputOverASpareSocket(b *testing.B) {
-	const packets = 20000
-	x, y, xLink, yLink, xAddr, yAddr := joined(b)
-	x.Learn(y.id, y.addr())
-	x.Learn(y.id, yAddr)
-	y.Learn(x.id, x.addr())
-	y.Learn(x.id, xAddr)
-	shared := func() {
-		x.SetRoute(y.id, weft.DirectVia(0, y.addr()))
-		y.SetRoute(x.id, weft.DirectVia(0, x.addr()))
-	}
-	spare := func() {
-		x.SetRoute(y.id, weft.DirectVia(xLink, yAddr))
-		y.SetRoute(x.id, weft.DirectVia(yLink, xAddr))
-	}
-	shared()
-	exchange(b, x, y, 0)
-	var took [2][]time.Duration
-	for b.Loop() {
-		for i, route := range []func(){shared, spare} {
-			route()
-			stream(b, x, y, 1000) // what was under way goes first
-			took[i] = append(took[i], stream(b, x, y, packets))
-		}
-	}
-	for i := range took {
-		slices.Sort(took[i])
-	}
-	middle := func(i int) float64 { return took[i][len(took[i])/2].Seconds() }
-	b.ReportMetric(packets*MTU/middle(0)/1e6, "shared-MB/s")
-	b.ReportMetric(packets*MTU/middle(1)/1e6, "spare-MB/s")
-	b.ReportMetric(middle(0)/middle(1), "spare/shared")
-	b.ReportMetric(0, "ns/op")
-}
-
-// stream sends packets of full size from x to y, with a bounded number on the way, and returns how long it took.
-func stream(t testing.TB, x, y *node, packets int) time.Duration {
-	t.Helper()
-	const window = 512
-	room := make(chan struct{}, window)
-	began := time.Now()
-	go func() {
-		p := packet(addrOf(x.id), addrOf(y.id), 1, MTU)
-		for range packets {
-			room <- struct{}{}
-			x.tun.out <- p
-		}
-	}()
-	for i := range packets {
-		select {
-		case <-y.tun.in:
-			<-room
-		case <-time.After(patience):
-			t.Fatalf("packet %d of %d did not arrive: %+v, %+v", i, packets, x.Drops(), y.Drops())
-		}
-	}
-	return time.Since(began)
 }

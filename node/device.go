@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.zx2c4.com/wireguard/tun"
-
 	"weft"
 	"weft/engine"
 	"weft/engine/netstack"
@@ -34,7 +32,7 @@ const passwordFile = "proxy-password"
 // A device is where packets enter and leave the overlay: a network interface, or a network stack of our own
 // behind a proxy.
 type device struct {
-	TUN   tun.Device // the engine's: it closes it
+	TUN   engine.Device // the engine's: it closes it
 	Name  string     // of the interface; "" in userspace mode
 	stack *netstack.Netstack
 	proxy *proxy.Proxy
@@ -65,13 +63,13 @@ func checkDevice(cfg Config) error {
 // openDevice makes the device that the configuration asks for. Addresses come with configure.
 func openDevice(cfg Config, m weft.NetworkMap, log *slog.Logger) (*device, error) {
 	if !cfg.Userspace {
-		t, name, err := engine.OpenTUN(cfg.TUN, engine.MTU)
+		t, err := engine.NewTUN(cfg.TUN, engine.MTU)
 		if err != nil {
 			return nil, err
 		}
-		return &device{TUN: t, Name: name}, nil
+		return &device{TUN: t, Name: t.Name()}, nil
 	}
-	t, stack, err := netstack.New(m.Self.Addrs, engine.MTU, log)
+	t, stack, err := netstack.NewDevice(m.Self.Addrs, engine.MTU, log)
 	if err != nil {
 		return nil, err
 	}

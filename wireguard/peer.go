@@ -29,6 +29,9 @@ const (
 
 // A Peer is the other end of a tunnel. Its Device owns it; others may compare pointers to it.
 type Peer struct {
+	// Owner is whatever its user made of the peer: what leads back from a lookup.
+	Owner any
+
 	public, psk Key
 	static      Key // the shared secret of both static keys
 	macs        macs

@@ -1,0 +1,315 @@
+package engine
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"weft"
+	"weft/engine/fit"
+	"weft/engine/segment"
+	"weft/host"
+	"weft/wire"
+	"weft/wireguard"
+)
+
+// An opener opens what one socket or stream has received, and writes it to the device. One goroutine at a time has it.
+type opener struct {
+	e            *Engine
+	sieve        *wireguard.Sieve
+	merge, spare *segment.Merger
+	to           Queue
+	session      *session // whose window is held
+	came, data   bool     // by it: something authentic, something with a packet in it
+	from         netip.Addr
+	fromSession  *session // to whose peer from belongs, by routes
+	routes       *wireguard.Routes
+	run          run
+	now          int64
+}
+
+// A run is a stretch of packets that came the same way: counted together.
+type run struct {
+	source
+	link weft.LinkID
+	from netip.AddrPort // of a direct run
+
+	packets, bytes uint64
+	data           bool
+}
+
+// openSpare is how much longer than a packet what is opened may be, in bytes: padding and tag.
+const openSpare = wireguard.PaddingMultiple + wireguard.TagSize
+
+func newOpener(e *Engine) *opener {
+	return &opener{
+		e: e, sieve: wireguard.NewSieve(e.public),
+		merge: segment.NewMerger(openSpare), spare: segment.NewMerger(openSpare),
+	}
+}
+
+// receive takes what came to the socket of a link. It is called from the goroutine of the socket.
+func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
+	o := e.openers.Get().(*opener)
+	o.begin()
+	for i := range reads {
+		o.read(link, &reads[i])
+	}
+	o.end()
+	e.openers.Put(o)
+}
+
+func (o *opener) begin() {
+	o.now = o.e.now()
+	o.routes = o.e.routes.Load()
+	o.fromSession = nil
+}
+
+// end writes what is left and lets everything go.
+func (o *opener) end() {
+	o.endRun()
+	o.hold(nil)
+	o.write()
+}
+
+// read takes one message: a run of datagrams from one sender.
+func (o *opener) read(link weft.LinkID, m *host.UDPRead) {
+	for data := m.Data; len(data) > 0; {
+		b := data[:min(len(data), max(m.Segment, 1))]
+		data = data[len(b):]
+		switch wire.Classify(b) {
+		case wire.ClassWireGuard:
+			if o.run.from != m.From || o.run.link != link {
+				o.endRun()
+				o.run = run{source: o.e.source(link, m.From), link: link, from: m.From}
+			}
+			o.packet(b)
+		case wire.ClassSTUN:
+			o.e.handler.HandleDatagram(link, m.From, wire.ClassSTUN, b)
+		case wire.ClassWeft:
+			kind, ok := wire.KindOf(b)
+			switch {
+			case !ok:
+				o.e.drops.strange.Add(1)
+			case kind == wire.KindData:
+				o.relayedFrame(m.From, b)
+			default:
+				o.e.handler.HandleDatagram(link, m.From, wire.ClassWeft, b)
+			}
+		default:
+			o.e.drops.strange.Add(1)
+		}
+	}
+}
+
+// relayedFrame takes a data frame apart.
+func (o *opener) relayedFrame(from netip.AddrPort, frame []byte) {
+	id, payload, err := wire.ParseData(frame)
+	if err != nil {
+		o.e.drops.strange.Add(1)
+		return
+	}
+	r := o.e.relays.Load().byUDP[from]
+	if r == nil {
+		o.e.drops.notRelay.Add(1)
+		return
+	}
+	o.relayed(id, weft.Via{Method: weft.RelayUDP, Relay: r.id}, payload)
+}
+
+// relayed takes a datagram that came through a relay from a node.
+func (o *opener) relayed(id weft.NodeID, via weft.Via, b []byte) {
+	if o.run.way == nil || o.run.peer.id != id || o.run.way.via != via {
+		src, ok := o.e.relaySource(id, via)
+		if !ok {
+			return
+		}
+		o.endRun()
+		o.run = run{source: src}
+	}
+	switch wire.Classify(b) {
+	case wire.ClassWireGuard:
+		o.packet(b)
+		return
+	case wire.ClassWeft:
+		if kind, ok := wire.KindOf(b); ok && kind == wire.KindPeer {
+			o.e.handler.HandleRelayed(via, id, b)
+			return
+		}
+	}
+	o.e.drops.strange.Add(1)
+}
+
+// packet takes a WireGuard message of the run.
+func (o *opener) packet(b []byte) {
+	index, counter, ok := wireguard.Transport(b)
+	if !ok {
+		o.handshake(b)
+		return
+	}
+	o.run.packets++
+	o.run.bytes += uint64(len(b))
+	o.run.data = o.run.data || len(b) > wireguard.KeepaliveSize
+	s := o.session
+	if s == nil || s.Local != index {
+		if s = o.e.sessions.find(index); s == nil {
+			o.e.drops.strange.Add(1)
+			return
+		}
+		o.hold(s)
+	}
+	o.open(s, counter, b)
+}
+
+// handshake passes a handshake message to the control goroutine, if it is one and meant for us.
+func (o *opener) handshake(b []byte) {
+	if !o.sieve.Valid(b) {
+		o.e.drops.strange.Add(1)
+		return
+	}
+	o.run.packets++
+	o.run.bytes += uint64(len(b))
+	m := message{source: o.run.source, link: o.run.link, from: o.run.from, n: len(b)}
+	copy(m.b[:], b)
+	o.e.control.hand(&m)
+}
+
+// open opens a transport message and puts what was in it where the device gets it from.
+func (o *opener) open(s *session, counter uint64, b []byte) {
+	if o.now >= s.until || !s.window.Check(counter) {
+		o.e.drops.unopened.Add(1)
+		return
+	}
+	most := len(b) - wireguard.HeaderSize
+	place := o.merge.Place(most)
+	if place == nil {
+		o.write()
+		if place = o.merge.Place(most); place == nil {
+			o.e.drops.strange.Add(1) // longer than any packet
+			return
+		}
+	}
+	packet, ok := s.Open(place, b)
+	if !ok || !s.window.Take(counter) {
+		o.merge.Undo()
+		o.e.drops.unopened.Add(1)
+		return
+	}
+	if s.fresh.Load() && s.fresh.CompareAndSwap(true, false) && !o.e.control.tryPost(post{session: s, what: confirmed}) {
+		s.fresh.Store(true) // the next one does it
+	}
+	p := s.peer
+	o.came = true
+	if p.plain {
+		o.roam(p)
+	}
+	if len(packet) == 0 {
+		o.merge.Undo()
+		return
+	}
+	n, from := innerLength(packet)
+	if n == 0 || !o.belongs(from, s) {
+		o.merge.Undo()
+		o.e.drops.foreign.Add(1)
+		return
+	}
+	o.data = true
+	if w := p.route.Load(); w != nil {
+		if most := int(w.mtu.Load()); most != 0 && most < o.e.mtu {
+			fit.Clamp(packet[:n], most)
+		}
+	}
+	if !o.merge.Add(n) {
+		o.merge.Move(n, o.spare)
+		o.write()
+		o.merge, o.spare = o.spare, o.merge
+	}
+}
+
+// belongs reports whether an inner source address is the session's peer's (section 2).
+func (o *opener) belongs(from netip.Addr, s *session) bool {
+	if s == o.fromSession && from == o.from {
+		return true
+	}
+	wg := o.routes.Lookup(from)
+	if wg == nil || wg != s.Peer {
+		return false
+	}
+	o.from, o.fromSession = from, s
+	return true
+}
+
+// roam follows a plain peer to where its packets come from.
+func (o *opener) roam(p *peer) {
+	if o.run.from.IsValid() {
+		o.e.roam(p, weft.DirectVia(o.run.link, o.run.from))
+	}
+}
+
+// hold has the window of one session and lets the last one go; nil: of none.
+func (o *opener) hold(s *session) {
+	if o.session == s {
+		return
+	}
+	if last := o.session; last != nil {
+		last.mu.Unlock()
+		if o.came {
+			last.peer.received.Store(o.now)
+			if o.data {
+				last.peer.dataReceived.Store(o.now)
+			}
+			o.e.watch(last.peer)
+		}
+		o.came, o.data = false, false
+	}
+	if o.session = s; s != nil {
+		s.mu.Lock()
+		o.to = o.e.senders[int(s.peer.id)%len(o.e.senders)].from
+	}
+}
+
+// endRun counts a run.
+func (o *opener) endRun() {
+	r := &o.run
+	if r.packets > 0 && r.peer != nil {
+		r.way.rxPackets.Add(r.packets)
+		r.way.rxBytes.Add(r.bytes)
+		if r.data {
+			o.e.touch(r.peer, o.now)
+		}
+	}
+	o.run = run{}
+}
+
+// write writes what was put together to the device.
+func (o *opener) write() {
+	if o.merge.Len() > 0 {
+		o.e.deliver(o.to, o.merge.Take())
+	}
+}
+
+// deliver writes a packet to the device.
+func (e *Engine) deliver(to Queue, packet []byte) {
+	if err := to.Write(packet); err != nil {
+		e.drops.deviceFull.Add(1)
+		e.quiet.say(slog.LevelDebug, "device", "the interface did not take a packet", "error", err)
+	}
+}
+
+// DeliverStream takes datagrams that came by a relay's stream from a node; they are valid during the call only, and its
+// to change.
+func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]byte) {
+	o := e.openers.Get().(*opener)
+	o.begin()
+	for _, b := range datagrams {
+		o.relayed(src, weft.Via{Method: weft.RelayStream, Relay: id}, b)
+	}
+	o.end()
+	e.openers.Put(o)
+}
+
+// watch has the control goroutine look at a peer's times, as long as it is not quiet.
+func (e *Engine) watch(p *peer) {
+	if !p.busy.Load() && p.busy.CompareAndSwap(false, true) && !e.control.tryPost(post{peer: p, what: active}) {
+		p.busy.Store(false)
+	}
+}

@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"time"
+
+	"weft/engine/queue"
+	"weft/engine/segment"
+	"weft/wireguard"
+)
+
+const (
+	// queueBytes bounds what waits in front of the cipher for one queue of the device: 8 ms of 4 Gbit/s, which is more than
+	// CoDel leaves standing. It is also what bounds the memory of a busy engine.
+	queueBytes = 4 << 20
+	// queuePackets bounds it in packets: what is small is not kept in large buffers.
+	queuePackets = 2048
+	// drainMost is how many packets are taken from the device before the next burst is sent.
+	drainMost = 32
+	// smallPacket is the room of a small packet's buffer, in bytes: header, a packet of Ethernet's MTU, and padding.
+	smallPacket = 2048 - 64
+	// largePackets is how many super-packets wait at most.
+	largePackets = 64
+)
+
+// A parcel is a packet that waits, with its header in front.
+type parcel struct {
+	peer *peer
+	n    int
+	data []byte
+}
+
+// A sender takes packets from one queue of the device and sends them. All of it is one goroutine's.
+type sender struct {
+	e       *Engine
+	from    Queue
+	queue   *queue.Queue[*parcel]
+	burst   *burst
+	scratch *parcel   // what is read into
+	small   []*parcel // free
+	large   []*parcel
+	larges  int // there are, free or not
+
+	routes *wireguard.Routes // what last was looked up in
+	last   flow
+	peer   *peer
+}
+
+func newSender(e *Engine, from Queue) *sender {
+	o := &sender{e: e, from: from, burst: newBurst(e)}
+	o.queue = queue.New(queueBytes, queuePackets, func(x *parcel) {
+		e.drops.congested.Add(1)
+		o.free(x)
+	})
+	return o
+}
+
+// run sends until the device is closed.
+func (o *sender) run() {
+	for {
+		if err := o.fill(); err != nil {
+			o.e.stop(err)
+			return
+		}
+		o.send()
+	}
+}
+
+// fill waits for a packet, if none waits in the queue, and takes those behind it.
+func (o *sender) fill() error {
+	var now time.Time
+	for i := range drainMost {
+		if o.scratch == nil {
+			if o.scratch = o.room(); o.scratch == nil {
+				return nil // enough waits
+			}
+		}
+		read := o.from.TryRead
+		if i == 0 && o.queue.Len() == 0 {
+			read = o.from.Read
+		}
+		n, err := read(o.scratch.data[:ReadSize])
+		if err != nil || n == 0 {
+			return err
+		}
+		if now.IsZero() {
+			now = time.Now()
+		}
+		o.push(now, n)
+	}
+	return nil
+}
+
+// push puts what was read into the queue.
+func (o *sender) push(now time.Time, n int) {
+	if n <= segment.HeaderSize {
+		return
+	}
+	f, ok := flowOf(o.scratch.data[segment.HeaderSize:n])
+	if !ok {
+		o.e.drops.strange.Add(1)
+		return
+	}
+	p := o.lookup(&f)
+	if p == nil {
+		o.e.drops.unroutable.Add(1)
+		return
+	}
+	if s := p.current.Load(); s == nil || int64(now.Sub(o.e.began)) >= s.until {
+		if o.e.await(p, o.scratch.data[:n]) {
+			return
+		}
+	}
+	x := o.scratch
+	if n <= smallPacket {
+		x = o.take()
+		copy(x.data, o.scratch.data[:n])
+	} else {
+		o.scratch = nil
+	}
+	x.peer, x.n = p, n
+	o.queue.Push(now, queue.Item[*parcel]{
+		Value: x, Size: n - segment.HeaderSize, Flow: f.hash, Peer: uint32(p.id), Class: f.class(), ECN: f.ecn,
+	})
+}
+
+// lookup finds the peer that a flow goes to.
+func (o *sender) lookup(f *flow) *peer {
+	routes := o.e.routes.Load()
+	if routes == o.routes && f.to == o.last.to {
+		return o.peer
+	}
+	o.peer = nil
+	if wg := routes.Lookup(f.to); wg != nil {
+		o.peer, _ = wg.Owner.(*peer)
+	}
+	o.routes, o.last = routes, *f
+	return o.peer
+}
+
+// send sends the packets whose turn it is: what makes one burst.
+func (o *sender) send() {
+	now := time.Now()
+	at := int64(now.Sub(o.e.began))
+	for sealed := 0; sealed < burstSize/2; {
+		it, ok := o.queue.Pop(now)
+		if !ok {
+			break
+		}
+		x := it.Value
+		b := x.data[:x.n]
+		if it.Marked {
+			segment.MarkCE(b[segment.HeaderSize:])
+		}
+		s, w := x.peer.current.Load(), x.peer.route.Load()
+		switch {
+		case s == nil || at >= s.until:
+			o.e.await(x.peer, b)
+		case w == nil:
+			o.e.drops.noRoute.Add(1)
+		default:
+			if reply := o.burst.add(s, w, at, b); reply != nil {
+				o.e.deliver(o.from, reply)
+			}
+			sealed += x.n
+		}
+		o.free(x)
+	}
+	o.burst.flush()
+}
+
+// room finds a buffer to read into; nil: too many super-packets wait.
+func (o *sender) room() *parcel {
+	if n := len(o.large); n > 0 {
+		x := o.large[n-1]
+		o.large = o.large[:n-1]
+		return x
+	}
+	if o.larges == largePackets {
+		return nil
+	}
+	o.larges++
+	return &parcel{data: make([]byte, ReadSize+wireguard.PaddingMultiple)}
+}
+
+// take finds a small buffer. The queue's bound is theirs, too.
+func (o *sender) take() *parcel {
+	if n := len(o.small); n > 0 {
+		x := o.small[n-1]
+		o.small = o.small[:n-1]
+		return x
+	}
+	return &parcel{data: make([]byte, smallPacket+wireguard.PaddingMultiple)}
+}
+
+// free gives a buffer back: the one that was used last is used next, since it is still in the cache.
+func (o *sender) free(x *parcel) {
+	x.peer = nil
+	if len(x.data) > smallPacket+wireguard.PaddingMultiple {
+		o.large = append(o.large, x)
+	} else {
+		o.small = append(o.small, x)
+	}
+}
+
+// await keeps a copy of a packet until there is a session to send it by, and asks for one. It is false if there is one now.
+func (e *Engine) await(p *peer, b []byte) bool {
+	now := e.now()
+	w := &p.waiting
+	w.mu.Lock()
+	if s := p.current.Load(); s != nil && now < s.until {
+		w.mu.Unlock()
+		return false
+	}
+	for len(w.packets) > 0 && (len(w.packets) >= maxWaiting || w.bytes+len(b) > maxWaitingBytes) {
+		w.bytes -= w.packets[0].n
+		w.packets = append(w.packets[:0], w.packets[1:]...)
+		e.drops.noSession.Add(1)
+	}
+	x := &parcel{peer: p, n: len(b), data: make([]byte, len(b)+wireguard.PaddingMultiple)}
+	copy(x.data, b)
+	w.packets = append(w.packets, x)
+	w.bytes += len(b)
+	w.mu.Unlock()
+	e.touch(p, now)
+	if p.wanting.CompareAndSwap(false, true) && !e.control.tryPost(post{peer: p, what: wanted}) {
+		p.wanting.Store(false)
+	}
+	return true
+}
