@@ -3,6 +3,7 @@ module weft
 go 1.26.8
 
 require (
+	github.com/boombuler/barcode v1.1.0
 	github.com/coder/websocket v1.8.15
 	github.com/flynn/noise v1.1.0
 	github.com/godbus/dbus/v5 v5.2.4

@@ -227,9 +227,6 @@ func (ad *admin) nodeCommand() *cobra.Command {
 	expire.Flags().DurationVar(&r.In, "in", 0, "how long from now")
 	expire.Flags().BoolVar(&r.Never, "never", false, "take the end away: an expired node is let in again")
 
-	create := ad.keyCreateCommand()
-	create.Short += " (the same as key create: a node comes by joining)"
-
 	return group("node", "Machines that are members",
 		expire,
 		&cobra.Command{Use: "list", Short: "List the nodes", Args: noArgs,
@@ -237,9 +234,13 @@ func (ad *admin) nodeCommand() *cobra.Command {
 				n, err := ad.client().Nodes(c.Context())
 				return show(ad, n, err, func(n control.NodesAnswer) {
 					var rows [][]string
+					names := make(map[weft.NodeID]string, len(n.Nodes))
+					for _, x := range n.Nodes {
+						names[x.ID] = x.Name
+					}
 					for _, x := range n.Nodes {
 						rows = append(rows, []string{strconv.Itoa(int(x.ID)), x.Name, joinAddrs(x.Addrs), x.User, strings.Join(x.Tags, ","),
-							nodeState(x), x.Version, date(x.Created)})
+							nodeState(x), plainBy(x, names), date(x.Created)})
 					}
 					ad.table("ID\tNAME\tADDRESSES\tUSER\tTAGS\tSTATE\tVERSION\tCREATED", rows)
 				})
@@ -254,7 +255,7 @@ func (ad *admin) nodeCommand() *cobra.Command {
 				d, err := ad.client().RemoveNode(c.Context(), list[0])
 				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
 			}},
-		create,
+		ad.nodeCreateCommand(),
 	)
 }
 
