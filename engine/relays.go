@@ -29,9 +29,14 @@ type relay struct {
 // SetRelay says how a relay is spoken to: a zero address and a nil stream mean not in that manner. Data frames
 // are accepted from this address from now on.
 func (e *Engine) SetRelay(id weft.RelayID, udp netip.AddrPort, stream StreamSender) {
+	e.SetRelayOn(id, 0, udp, stream)
+}
+
+// SetRelayOn is SetRelay with the link by whose sockets the relay is spoken to over UDP: the one that it has bound.
+func (e *Engine) SetRelayOn(id weft.RelayID, link weft.LinkID, udp netip.AddrPort, stream StreamSender) {
 	r := &relay{id: id, stream: stream}
 	if udp.IsValid() {
-		r.udp = &way{via: weft.DirectVia(0, udp)}
+		r.udp = &way{via: weft.DirectVia(link, udp)}
 	}
 	e.replaceRelay(id, r)
 }
