@@ -105,6 +105,10 @@ var parts = []part{
 	{"jumbo", "one TCP stream over a link of MTU 9000", []Goal{
 		{Name: "MTU 9000, x wireguard-go", Measure: jumboRate, Subject: direct, Over: plain, Least: 1.4},
 	}},
+	{"peers", "one engine with 1,000 peers, 50 of them active", []Goal{
+		{Name: "1,000 peers, 50 active, x one peer", Measure: crowdRate, Subject: crowd, Over: onePeer, Least: 0.95},
+		{Name: "an idle peer of 1,000, KiB", Measure: crowdBytes, Subject: crowd, Most: 12},
+	}},
 	{"joins", "fresh nodes behind NATs", []Goal{
 		{Name: "relayed to direct, s", Measure: toDirect, Subject: nat, Most: 1},
 		{Name: "join to first packet, s", Measure: toFirst, Subject: nat, Most: 2},
@@ -156,6 +160,7 @@ func Overlay(ctx context.Context, o OverlayOptions) (*Report, error) {
 	}{
 		{slices.ContainsFunc(tunnelled, r.wants), r.tunnels},
 		{r.wants("jumbo"), r.jumbo},
+		{r.wants("peers"), r.crowds},
 		{r.wants("joins"), r.joins},
 	} {
 		if !step.wanted {

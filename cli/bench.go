@@ -17,7 +17,7 @@ import (
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure tunnels beside tunnels", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
-	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand())
+	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand(), a.benchCrowdCommand())
 	return c
 }
 
@@ -123,5 +123,26 @@ func (a *app) benchPlainCommand() *cobra.Command {
 	f.StringVar(&endpoint, "endpoint", "", "IP:PORT of the peer")
 	f.StringVar(&addr, "address", "", "address inside, of this end")
 	f.StringVar(&peerAddr, "peer-address", "", "address inside, of the peer")
+	return c
+}
+
+// benchCrowdCommand is what the benchmark starts for a process of its own: it is not for people.
+func (a *app) benchCrowdCommand() *cobra.Command {
+	var cfg bench.CrowdConfig
+	c := &cobra.Command{
+		Use: "crowd", Short: "An engine with many peers", Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			got, err := bench.Crowd(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			return a.printLine(got)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&cfg.Peers, "peers", 1, "peers that are configured")
+	f.IntVar(&cfg.Active, "active", 1, "peers that flows go to")
+	f.IntVar(&cfg.Flows, "flows", 1, "flows")
+	f.DurationVar(&cfg.Length, "length", time.Second, "of the run")
 	return c
 }
