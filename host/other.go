@@ -30,6 +30,9 @@ func SetUDPBuffers(*net.UDPConn, int) (rx, tx int, err error) { return 0, 0, Err
 
 func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return ErrNotSupported }
 
+func ForwardWithin(string, []netip.Prefix) error { return ErrNotSupported }
+func StopForwarding(string) error                { return ErrNotSupported }
+
 func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
 	return nil, ErrNotSupported
 }

@@ -1,0 +1,142 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// forwardPriority is of our policy rule; the one behind it has the next. Rules without a number of their own
+	// begin below the main table's 32766, what others give is far from 5187 (ip-rule(8)).
+	forwardPriority = 5187
+
+	// forwardTable + the link's index is the routing table of what comes in by the link. Tables above 255 are for
+	// whoever takes one; 87 is 'W'.
+	forwardTable = 87 << 16
+)
+
+// ForwardWithin has the kernel pass on what comes in by a link to the same link, for destinations in these ranges, and
+// drop what comes in by it for anywhere else but this machine. Of other links nothing changes: neither is what comes in
+// by them passed on to this one, nor are they reached from it.
+//
+// The rules are in place before forwarding is switched on. On a kernel that cannot forward IPv6 for one link alone the
+// IPv4 part is done all the same and the error is ErrForwardIPv6.
+func ForwardWithin(name string, ranges []netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("forward within %s: look it up: %w", name, err)
+	}
+	if err := dropRules(name); err != nil { // of an earlier interface of that name: with another table
+		return fmt.Errorf("forward within %s: %w", name, err)
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		if family == netlink.FAMILY_V6 && !hasIPv6(name) {
+			continue
+		}
+		if err := addRules(link, family, ranges); err != nil {
+			return fmt.Errorf("forward within %s: %w", name, err)
+		}
+	}
+	if err := setSysctl(true, "net/ipv4/conf", name, "forwarding"); err != nil {
+		return fmt.Errorf("forward within %s: %w", name, err)
+	}
+	if !hasIPv6(name) {
+		return nil
+	}
+	err = setSysctl(true, "net/ipv6/conf", name, "force_forwarding")
+	if errors.Is(err, fs.ErrNotExist) {
+		if all, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); strings.TrimSpace(string(all)) == "1" {
+			return nil
+		}
+		return ErrForwardIPv6
+	}
+	if err != nil {
+		return fmt.Errorf("forward within %s: %w", name, err)
+	}
+	return nil
+}
+
+// StopForwarding takes back what ForwardWithin did. A link that is gone has left its rules only.
+func StopForwarding(name string) error {
+	var errs []error
+	for _, key := range [][]string{{"net/ipv4/conf", name, "forwarding"}, {"net/ipv6/conf", name, "force_forwarding"}} {
+		if err := setSysctl(false, key...); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(append(errs, dropRules(name))...); err != nil {
+		return fmt.Errorf("stop forwarding within %s: %w", name, err)
+	}
+	return nil
+}
+
+func hasIPv6(name string) bool {
+	_, err := os.Stat(filepath.Join("/proc/sys/net/ipv6/conf", name))
+	return err == nil
+}
+
+func setSysctl(on bool, key ...string) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	err := os.WriteFile(filepath.Join("/proc/sys", filepath.Join(key...)), []byte(value), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("set %s=%s: %w (set it by hand, before weft is started)", strings.ReplaceAll(strings.Join(key, "."), "/", "."), value, err)
+	}
+	return err
+}
+
+// addRules makes the table and the rules of one family: what comes in by the link looks there, and then nowhere.
+func addRules(link netlink.Link, family int, ranges []netip.Prefix) error {
+	at := link.Attrs()
+	table := forwardTable + at.Index
+	for _, p := range ranges {
+		if p = unmap(p).Masked(); p.Addr().Is4() != (family == netlink.FAMILY_V4) {
+			continue
+		}
+		r := &netlink.Route{LinkIndex: at.Index, Dst: netOf(p), Table: table, Protocol: RouteProtocol, Family: family}
+		if family == netlink.FAMILY_V4 {
+			r.Scope = netlink.SCOPE_LINK
+		}
+		if err := netlink.RouteReplace(r); err != nil {
+			return fmt.Errorf("add a route to %v for what comes in by it: %w", p, advice(err))
+		}
+	}
+	look, stop := netlink.NewRule(), netlink.NewRule()
+	look.Priority, look.Table = forwardPriority, table
+	stop.Priority, stop.Type = forwardPriority+1, unix.RTN_UNREACHABLE
+	for _, r := range []*netlink.Rule{look, stop} {
+		r.Family, r.IifName, r.Protocol = family, at.Name, RouteProtocol
+		if err := netlink.RuleAdd(r); err != nil {
+			return fmt.Errorf("add a rule for what comes in by it: %w", advice(err))
+		}
+	}
+	return nil
+}
+
+// dropRules removes our rules of a link. The routes go with the link, or are replaced.
+func dropRules(name string) error {
+	rules, err := netlink.RuleList(netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list the rules: %w", err)
+	}
+	for _, r := range slices.Backward(rules) {
+		if r.IifName != name || r.Protocol != RouteProtocol || r.Priority != forwardPriority && r.Priority != forwardPriority+1 {
+			continue
+		}
+		if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove a rule: %w", advice(err))
+		}
+	}
+	return nil
+}
