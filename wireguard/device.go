@@ -24,6 +24,8 @@ type Device struct {
 	guard           guard
 	byKey           map[Key]*Peer
 	indices         map[uint32]owner
+	timers          timers
+	touched         []*Peer // of which something was heard since the last Poll
 }
 
 // An owner is whose an index of ours is: of a handshake under way, or of a session.
@@ -158,6 +160,7 @@ func (d *Device) initiation(now time.Time, msg []byte, out *Actions) error {
 	out.Send = append(out.Send, Datagram{Peer: p, Back: true, Message: p.macs.append(now, reply)})
 	p.received(now)
 	p.sent(now)
+	d.touch(p)
 	return nil
 }
 
@@ -190,6 +193,7 @@ func (d *Device) response(now time.Time, msg []byte, out *Actions) error {
 	// The peer may not send by it before it has seen a packet under it (section 5.4.3).
 	out.Keepalives = append(out.Keepalives, p)
 	p.completed(now)
+	d.touch(p)
 	return nil
 }
 
@@ -198,13 +202,14 @@ func (d *Device) response(now time.Time, msg []byte, out *Actions) error {
 func (d *Device) Confirm(now time.Time, s *Session, out *Actions) {
 	out.reset()
 	p := s.Peer
-	if p.next != s {
+	if p.next != s || p.device != d {
 		return
 	}
 	d.retire(p, p.current, out)
 	p.current, p.next = s, nil
 	out.Changes = append(out.Changes, Change{p, Current, s})
 	p.completed(now)
+	d.touch(p)
 }
 
 func (d *Device) newSession(now time.Time, p *Peer, hs *handshake, send, receive *Key, initiator bool) *Session {

@@ -2,8 +2,10 @@ package wireguard
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +47,45 @@ func newEnd(name string, private Key, peer PeerConfig, random func([]byte)) (*en
 	return e, err
 }
 
+// clone is another end that is as this one is. What never changes is shared.
+func (e *end) clone(random func([]byte)) *end {
+	c, d, p := *e, *e.d, *e.p
+	c.d, c.p = &d, &p
+	moved := map[*Session]*Session{nil: nil}
+	move := func(s *Session) *Session {
+		if _, ok := moved[s]; !ok {
+			m := *s
+			m.Peer, moved[s] = &p, &m
+		}
+		return moved[s]
+	}
+	p.device, d.rand, d.touched, d.timers = &d, random, nil, nil
+	if p.touched {
+		d.touched = []*Peer{&p}
+	}
+	if p.place >= 0 {
+		d.timers = timers{&p}
+	}
+	if p.handshake != nil {
+		hs := *p.handshake
+		p.handshake = &hs
+	}
+	p.current, p.next, p.old = move(p.current), move(p.next), [2]*Session{move(p.old[0]), move(p.old[1])}
+	d.byKey, d.guard.limited = map[Key]*Peer{p.public: &p}, maps.Clone(d.guard.limited)
+	d.indices = make(map[uint32]owner, len(e.d.indices))
+	for i, o := range e.d.indices {
+		d.indices[i] = owner{&p, move(o.session)}
+	}
+	c.sessions, c.windows, c.counters = map[uint32]*Session{}, map[*Session]*Window{}, map[*Session]uint64{}
+	for i, s := range e.sessions {
+		w := *e.windows[s]
+		c.sessions[i], c.windows[move(s)], c.counters[move(s)] = move(s), &w, e.counters[s]
+	}
+	c.current, c.actions = move(e.current), Actions{}
+	c.waiting, c.got, c.errs = slices.Clone(e.waiting), slices.Clone(e.got), slices.Clone(e.errs)
+	return &c
+}
+
 func (e *end) out(msg []byte) {
 	e.sent[msg[0]]++
 	e.send(msg)
@@ -62,6 +103,8 @@ func (e *end) do(now time.Time) {
 			e.current = c.Session
 		case Ended:
 			delete(e.sessions, c.Session.Local)
+			delete(e.windows, c.Session)
+			delete(e.counters, c.Session)
 			if e.current == c.Session {
 				e.current = nil
 			}
@@ -150,6 +193,11 @@ func (e *end) take(now time.Time, msg []byte) {
 func (e *end) poll(now time.Time) {
 	e.d.Poll(now, &e.actions)
 	e.next = e.actions.Next
+	// Whoever looks at the peer itself finds the same.
+	var rest Actions
+	if due := e.d.poll(now, e.p, &rest); due != e.next || len(rest.Send)+len(rest.Keepalives)+len(rest.Changes) > 0 {
+		panic(fmt.Sprintf("%s: Poll is due at %v by the timers, at %v by the peer, with %+v left to do", e.name, e.next, due, rest))
+	}
 	if len(e.actions.Send)+len(e.actions.Keepalives)+len(e.actions.Changes) > 0 {
 		e.do(now)
 	}

@@ -2,6 +2,7 @@ package wireguard
 
 import (
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,7 @@ const (
 
 // A Peer is the other end of a tunnel. Its Device owns it; others may compare pointers to it.
 type Peer struct {
+	device *Device // nil: removed
 	// Owner is whatever its user made of the peer: what leads back from a lookup.
 	Owner any
 
@@ -47,11 +49,16 @@ type Peer struct {
 	current, next *Session    // next waits to be confirmed
 	old           [2]*Session // receive only, the younger first
 	activity      Activity
+	carried       time.Time // the last transport message out since handshakes were given up
 	unanswered    time.Time // data went out since when nothing came; zero: none did
 	owed          time.Time // data came since when nothing went out; zero: none did
 	forget        time.Time // when to forget the keys
 	late          bool      // lateRekey was used
 	completedAt   time.Time
+
+	due     time.Time // of the next of all these
+	place   int       // in the Device's timers; -1: in none
+	touched bool      // in the Device's list of those
 }
 
 // An Activity is what a peer's sessions have seen: the time of the last packet of a kind. Kinds include each other: data
@@ -70,7 +77,7 @@ func (d *Device) AddPeer(cfg PeerConfig) (*Peer, error) {
 	if d.byKey[cfg.Public] != nil {
 		return nil, errors.New("there is a peer with that key already")
 	}
-	p := &Peer{public: cfg.Public, psk: cfg.PSK, keepalive: cfg.Keepalive, macs: newMACs(&cfg.Public)}
+	p := &Peer{device: d, public: cfg.Public, psk: cfg.PSK, keepalive: cfg.Keepalive, macs: newMACs(&cfg.Public), place: -1}
 	secret, err := d.curve(d.private[:], cfg.Public[:])
 	if err != nil {
 		return nil, errors.New("that is no public key: nothing secret can be agreed on with it")
@@ -86,12 +93,20 @@ func (d *Device) RemovePeer(p *Peer, out *Actions) {
 	out.reset()
 	d.forgetKeys(p, out)
 	delete(d.byKey, p.public)
+	d.timers.set(p, time.Time{})
+	d.touched = slices.DeleteFunc(d.touched, func(t *Peer) bool { return t == p })
+	p.device = nil
 	clear(p.psk[:])
 	clear(p.static[:])
 }
 
-// SetKeepalive changes how often something is sent at least; zero: only in answer to data.
-func (p *Peer) SetKeepalive(every time.Duration) { p.keepalive = every }
+// SetKeepalive changes how often something is sent at least; zero: only in answer to data. Poll is due after it.
+func (p *Peer) SetKeepalive(every time.Duration) {
+	p.keepalive = every
+	if p.device != nil {
+		p.device.touch(p)
+	}
+}
 
 // Public is the peer's key.
 func (p *Peer) Public() Key { return p.public }
@@ -102,8 +117,9 @@ func (p *Peer) HandshakeAt() time.Time { return p.completedAt }
 // Want says that a packet waits for a session: a handshake is begun unless one is under way.
 func (d *Device) Want(now time.Time, p *Peer, out *Actions) {
 	out.reset()
-	if p.retry.IsZero() {
+	if p.device == d && p.retry.IsZero() {
 		d.begin(now, p, out)
+		d.touch(p)
 	}
 }
 
@@ -118,6 +134,7 @@ func (d *Device) Observe(p *Peer, a Activity) {
 	}
 	if a.Sent.After(b.Sent) {
 		p.sent(a.Sent)
+		p.carried = a.Sent
 	}
 	if a.DataSent.After(b.DataSent) && p.unanswered.IsZero() && a.DataSent.After(b.Received) {
 		p.unanswered = a.DataSent
@@ -127,6 +144,7 @@ func (d *Device) Observe(p *Peer, a Activity) {
 	}
 	b.DataSent, b.DataReceived = latest(b.DataSent, a.DataSent), latest(b.DataReceived, a.DataReceived)
 	b.Counter = a.Counter
+	d.touch(p)
 }
 
 // received notes that the peer is there.
@@ -153,16 +171,34 @@ func (p *Peer) completed(now time.Time) {
 	p.received(now)
 }
 
-// Poll does what is due for all peers.
+// Poll does what is due. It looks at the peers whose time has come, and those of which something was heard since the
+// last Poll; all others cost nothing.
 func (d *Device) Poll(now time.Time, out *Actions) {
 	out.reset()
-	for _, p := range d.byKey {
-		d.poll(now, p, out)
+	for _, p := range d.touched {
+		p.touched = false
+		d.timers.set(p, d.poll(now, p, out))
+	}
+	d.touched = d.touched[:0]
+	for len(d.timers) > 0 && !now.Before(d.timers[0].due) {
+		p := d.timers[0]
+		d.timers.set(p, d.poll(now, p, out))
+	}
+	if len(d.timers) > 0 {
+		out.Next = d.timers[0].due
 	}
 }
 
-// poll does what is due for one peer, and says when more will be.
-func (d *Device) poll(now time.Time, p *Peer, out *Actions) {
+// touch has the next Poll look at a peer.
+func (d *Device) touch(p *Peer) {
+	if p.device == d && !p.touched {
+		p.touched = true
+		d.touched = append(d.touched, p)
+	}
+}
+
+// poll does what is due for one peer, and returns when more will be, which is after now; zero: never.
+func (d *Device) poll(now time.Time, p *Peer, out *Actions) (next time.Time) {
 	due := func(at time.Time) bool {
 		if at.IsZero() {
 			return false
@@ -170,8 +206,8 @@ func (d *Device) poll(now time.Time, p *Peer, out *Actions) {
 		if !now.Before(at) {
 			return true
 		}
-		if out.Next.IsZero() || at.Before(out.Next) {
-			out.Next = at
+		if next.IsZero() || at.Before(next) {
+			next = at
 		}
 		return false
 	}
@@ -204,8 +240,12 @@ func (d *Device) poll(now time.Time, p *Peer, out *Actions) {
 		d.begin(now, p, out)
 		due(p.retry)
 	}
+	if p.keepalive > 0 && p.current == nil && p.retry.IsZero() && due(latest(p.activity.Sent, p.asked).Add(p.keepalive)) {
+		d.begin(now, p, out) // a tunnel that is to be kept up is not, or not yet
+		due(p.retry)
+	}
 	if p.current == nil {
-		return
+		return next
 	}
 	keep := time.Time{}
 	if !p.owed.IsZero() {
@@ -218,11 +258,17 @@ func (d *Device) poll(now time.Time, p *Peer, out *Actions) {
 	}
 	if due(keep) {
 		p.sent(now)
+		p.carried = now
 		out.Keepalives = append(out.Keepalives, p)
 		if p.keepalive > 0 {
 			due(now.Add(p.keepalive))
 		}
+		if p.retry.IsZero() && due(d.rekeyAt(p)) { // the keepalive is a packet sent, too
+			d.begin(now, p, out)
+			due(p.retry)
+		}
 	}
+	return next
 }
 
 // rekeyAt is when the current session has to be renewed; zero: that is not for us to do, or not yet known. Both
@@ -243,7 +289,7 @@ func (d *Device) rekeyAt(p *Peer) time.Time {
 	if s.crossed {
 		old = old.Add(crossedWait)
 	}
-	if !p.activity.Sent.Before(old) {
+	if !p.carried.Before(old) {
 		return old
 	}
 	if late := s.Began.Add(lateRekey); !p.late && !p.activity.DataReceived.Before(late) {
@@ -287,7 +333,7 @@ func (d *Device) begin(now time.Time, p *Peer, out *Actions) {
 // giveUp ends a row of handshakes that nobody answered.
 func (d *Device) giveUp(now time.Time, p *Peer, out *Actions) {
 	d.dropHandshake(p)
-	p.retry, p.began, p.unanswered = time.Time{}, time.Time{}, time.Time{}
+	p.retry, p.began, p.unanswered, p.carried = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if p.forget.IsZero() {
 		p.forget = now.Add(forgetAfter)
 	}

@@ -25,9 +25,12 @@ type world struct {
 	record [][]byte // handshake messages that went by
 }
 
+// An event is a message that arrives, or something to do.
 type event struct {
-	at time.Time
-	do func()
+	at  time.Time
+	to  *end
+	msg []byte
+	do  func()
 }
 
 func newWorld(t testing.TB, seed uint64) *world {
@@ -44,6 +47,23 @@ func newWorld(t testing.TB, seed uint64) *world {
 	}
 	w.a.send, w.b.send = w.carry(w.b), w.carry(w.a)
 	return w
+}
+
+// clone is another world that is as this one is, and goes on by itself. Nothing but messages may be under way.
+func (w *world) clone(t testing.TB) *world {
+	c := *w
+	random := seeded(99)
+	c.t, c.rng = t, rand.New(rand.NewPCG(5, 1))
+	c.a, c.b = w.a.clone(random), w.b.clone(random)
+	c.a.send, c.b.send = c.carry(c.b), c.carry(c.a)
+	c.record = slices.Clone(w.record)
+	c.events = slices.Clone(w.events)
+	for i, x := range c.events {
+		if c.events[i].to = c.a; x.to == w.b {
+			c.events[i].to = c.b
+		}
+	}
+	return &c
 }
 
 func (w *world) carry(to *end) func([]byte) {
@@ -64,19 +84,21 @@ func (w *world) carry(to *end) func([]byte) {
 			if w.skew > 0 {
 				late += time.Duration(w.rng.Int64N(int64(w.skew)))
 			}
-			w.at(w.now.Add(late), func() { to.take(w.now, msg) })
+			w.insert(event{at: w.now.Add(late), to: to, msg: msg})
 		}
 	}
 }
 
-func (w *world) at(t time.Time, do func()) {
-	i, _ := slices.BinarySearchFunc(w.events, t, func(e event, t time.Time) int {
+func (w *world) at(t time.Time, do func()) { w.insert(event{at: t, do: do}) }
+
+func (w *world) insert(x event) {
+	i, _ := slices.BinarySearchFunc(w.events, x.at, func(e event, t time.Time) int {
 		if e.at.After(t) {
 			return 1
 		}
 		return -1 // behind those of the same time
 	})
-	w.events = slices.Insert(w.events, i, event{t, do})
+	w.events = slices.Insert(w.events, i, x)
 }
 
 // run goes on for a time.
@@ -105,9 +127,13 @@ func (w *world) run(d time.Duration) {
 		case !next.Before(until):
 			return
 		default:
-			do := w.events[0].do
+			x := w.events[0]
 			w.events = w.events[1:]
-			do()
+			if x.do != nil {
+				x.do()
+			} else {
+				x.to.take(w.now, x.msg)
+			}
 		}
 	}
 }
@@ -211,6 +237,28 @@ func TestAPeerThatDoesNotAnswerIsAskedFor90SecondsAndThenLeftAlone(t *testing.T)
 	}
 }
 
+func TestWhoGaveUpWithASessionLeftAsksAgainOnlyForANewPacket(t *testing.T) {
+	w := newWorld(t, 1)
+	w.talk(time.Second, 3*time.Second)
+	w.cut = true
+	w.a.packet(w.now, packet("a", 9)) // a minute old; asked for from 78 s to 168 s of 180
+	for range 9 {
+		w.run(10 * time.Second)
+		w.a.packet(w.now, packet("a", 10))
+	}
+	for w.a.gaveUp == 0 {
+		w.run(time.Second)
+	}
+	if w.a.current == nil {
+		t.Fatal("there is no session left")
+	}
+	asked := w.a.sent[TypeInitiation]
+	w.run(time.Hour)
+	if n := w.a.sent[TypeInitiation]; n != asked {
+		t.Errorf("%d initiations for nothing", n-asked)
+	}
+}
+
 func TestDataThatIsNotAnsweredBringsAHandshakeAfter15Seconds(t *testing.T) {
 	w := newWorld(t, 1)
 	w.talk(time.Second, 3*time.Second)
@@ -255,6 +303,22 @@ func TestAPersistentKeepaliveComesAsOftenAsAsked(t *testing.T) {
 	}
 	if w.a.current == nil && w.a.begun < 4 {
 		t.Errorf("the tunnel was not kept up: %d sessions", w.a.begun)
+	}
+}
+
+func TestAPersistentKeepaliveBringsUpWhatIsDown(t *testing.T) {
+	w := newWorld(t, 1)
+	w.cut = true
+	w.a.p.SetKeepalive(25 * time.Second)
+	w.a.poll(w.now)
+	w.run(time.Hour)
+	if n := w.a.sent[TypeInitiation]; w.a.gaveUp < 20 || n < 500 {
+		t.Errorf("in an hour it was tried %d times and given up %d times", n, w.a.gaveUp)
+	}
+	w.cut = false
+	w.run(30 * time.Second)
+	if w.b.current == nil || w.b.keepRecv == 0 {
+		t.Error("a tunnel that is to be kept up stays down though nothing is in its way")
 	}
 }
 

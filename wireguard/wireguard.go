@@ -31,9 +31,9 @@
 // one; and the peer that is asked in vain can begin a handshake itself, which resets nothing but works: timestamps
 // are the initiator's alone. [Device.Greet] is for that.
 //
-// Files: noise.go (the handshake's messages), cookie.go (MACs, cookies, limits), sieve.go (the
-// first look at what came), session.go (transport data), window.go
-// (replays), device.go (peers, indices, messages in), peer.go (timers), allowed.go (cryptokey routing).
+// Files: noise.go (the handshake's messages), cookie.go (MACs, cookies, limits), sieve.go (the first look at what came),
+// session.go (transport data), window.go (replays), device.go (peers, indices, messages in), peer.go (what is due for a
+// peer), timers.go (for which peer something is due), allowed.go (cryptokey routing).
 package wireguard
 
 import (
