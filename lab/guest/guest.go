@@ -159,18 +159,18 @@ func (g *Guest) boot(ctx context.Context, c Config, tap string) error {
 	if err != nil {
 		return err
 	}
-	// QEMU makes the socket and the TAP device before it starts the machine.
-	err = netns.WaitFor(ctx, "QEMU", func() (err error) {
+	// QEMU makes the TAP device and the socket before it starts the machine.
+	err = netns.WaitFor(ctx, "QEMU", func() error {
 		if err := g.qemu.Err(); err != nil {
 			return err
 		}
-		g.port, err = net.Dial("unix", socket)
+		_, err := c.Router.Run(ctx, "ip", "link", "set", tap, "master", "lan", "up")
+		if err == nil {
+			g.port, err = net.Dial("unix", socket)
+		}
 		return err
 	})
 	if err != nil {
-		return err
-	}
-	if _, err := c.Router.Run(ctx, "ip", "link", "set", tap, "master", "lan", "up"); err != nil {
 		return err
 	}
 	go g.read()

@@ -102,6 +102,8 @@ for m in /modules/*; do $b insmod $m || $b echo "module $m failed"; done
 if $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro root /root; then
 	for d in proc sys dev; do $b mount -o move /$d /root/$d; done
 	$b mount -t tmpfs run /root/run
+	$b ln -s /proc/self/fd /root/dev/fd
+	for n in 0:stdin 1:stdout 2:stderr; do $b ln -s fd/${n%%:*} /root/dev/${n#*:}; done
 	$b chroot /root %s
 fi
 $b poweroff -f
