@@ -125,6 +125,9 @@ type Config struct {
 	// Leads says which of the two proposes attempts (package comment): exactly one of both nodes' agents has it
 	// set, the one with the higher node number.
 	Leads bool
+	// MTU is the longest packet of the overlay in bytes, at most MaxMTU: up to it, how long packets may be is found out
+	// for each way; 0: it is not.
+	MTU int
 	// Budget is what all agents of the node share; nil: the agent has one of its own, of DefaultRate.
 	Budget *Budget
 }
@@ -178,6 +181,7 @@ func New(now time.Time, cfg Config) *Agent {
 	if cfg.Budget == nil {
 		cfg.Budget = NewBudget(0)
 	}
+	cfg.MTU = min(max(cfg.MTU, 0), MaxMTU)
 	a := &Agent{cfg: cfg}
 	a.exchange.seq = 1
 	a.choice.at = now
@@ -261,6 +265,7 @@ func (a *Agent) NetworkChanged(now time.Time) {
 		}
 		p.pardon(now)
 	}
+	a.forgetSizes()
 	a.abandon(now, "the network changed")
 	a.attempts.renew()
 	a.changed(now)

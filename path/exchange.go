@@ -190,6 +190,7 @@ func (a *Agent) restarted(now time.Time) {
 		e.retired = slices.Delete(e.retired, 0, 1)
 	}
 	a.inbound.arrivals = a.inbound.arrivals[:0]
+	a.forgetSizes()
 	a.abandon(now, "the peer has begun anew")
 	a.attempts.renew()
 	a.again()

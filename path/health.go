@@ -115,6 +115,7 @@ func (a *Agent) failData(now time.Time, p *pair) {
 	} else {
 		a.fail(now, p, blackHole, why+answeredPings)
 	}
+	a.doubt(now, p, false)
 	p.health.doubted = since
 	p.check(now, 0)
 }
@@ -147,14 +148,14 @@ func (a *Agent) answered(now time.Time, p *pair, sent time.Time, padding int) {
 		if now.Before(h.heldUntil) {
 			return
 		}
-		if padding < p.testPadding() {
-			p.check(now, p.testPadding())
+		if padding < a.testPadding(p) {
+			p.check(now, a.testPadding(p))
 			return
 		}
 		h.row++
 		switch relay := a.fastestRelay(now); {
 		case h.row < returnAnswers:
-			p.check(now, p.testPadding())
+			p.check(now, a.testPadding(p))
 		case h.cause == slow && relay != nil && farSlowerThan(p, relay):
 			h.streak++
 			h.row, h.heldUntil = 0, now.Add(slow.hold(h.streak))
@@ -219,7 +220,7 @@ func (a *Agent) watch(now time.Time) {
 			p.check(now, 0)
 		}
 		if h := &p.health; h.state == Failed && h.answers > 0 && a.wanted && a.due(now, h.heldUntil) {
-			p.check(now, p.testPadding()) // its time is over
+			p.check(now, a.testPadding(p)) // its time is over
 		}
 	}
 	p := a.choice.pair
@@ -268,6 +269,7 @@ func (a *Agent) checked(now time.Time, p *pair) {
 // are there when it turns out not to be.
 func (a *Agent) crisis(now time.Time, p *pair) {
 	p.check(now, 0)
+	a.doubt(now, p, true)
 	for _, other := range a.pairs {
 		first := other == a.firstRelayed(other.via.Method, p)
 		if first || other.via.Method == weft.Direct && other != p && a.class(now, other) == Working {
@@ -315,11 +317,15 @@ const maxPadding = 1500 - 40 - 8 - 8 - frameOverhead
 
 // testPadding makes a ping to a pair that swallowed data as long as the data was: long packets may be all that
 // it does not carry.
-func (p *pair) testPadding() int {
+func (a *Agent) testPadding(p *pair) int {
 	if p.health.state != Failed || p.health.cause != blackHole || p.ledger == nil {
 		return 0
 	}
-	return min(max(p.ledger.size-frameOverhead, 0), maxPadding)
+	most := maxPadding
+	if a.cfg.MTU > 0 {
+		most = pingPadding(a.effective(p))
+	}
+	return min(max(p.ledger.size-frameOverhead, 0), most)
 }
 
 // inWords is a duration as a person reads it: three digits at most.

@@ -14,8 +14,9 @@ func (h *host) boot() {
 	w := h.w
 	h.up, h.session = true, w.rng.Uint32()
 	h.counters, h.learned, h.wakeAt = nil, map[netip.AddrPort]bool{}, time.Time{}
+	h.sizes = map[weft.Via]int{}
 	h.spares = map[weft.LinkID]netip.AddrPort{}
-	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Leads: h.leads, Budget: h.budget, Rand: func(b []byte) {
+	h.agent = New(w.now, Config{Session: h.session, Eager: h.eager, Leads: h.leads, Budget: h.budget, MTU: h.mtu, Rand: func(b []byte) {
 		for i := range b {
 			b[i] = byte(w.rng.Uint32())
 		}
@@ -160,12 +161,36 @@ func (h *host) poll() {
 	if n := len(h.agent.pairs); n > MaxDirect+MaxReflexive+MaxRelayed {
 		w.t.Fatalf("%s keeps %d pairs", h.name, n)
 	}
+	for _, m := range out.MTUs {
+		if h.sizes[m.Via] == m.Size || m.Size <= 0 || m.Size > h.mtu {
+			w.t.Fatalf("%s: says %v of %v, and said %d", h.name, m.Size, m.Via, h.sizes[m.Via])
+		}
+		h.sizes[m.Via] = m.Size
+		w.note("%s: packets of %d by %v", h.name, m.Size, m.Via)
+	}
+	if via := h.agent.Selected(); h.mtu > 0 && via != (weft.Via{}) && h.sizes[via] == 0 {
+		w.t.Fatalf("%s sends by %v and was not told how much", h.name, via)
+	}
+	tooLong := false
 	for _, t := range out.Send {
 		h.sent++
-		if _, ok := t.Message.(wire.Ping); ok {
+		size := 90
+		if ping, ok := t.Message.(wire.Ping); ok {
 			h.pings++
+			if t.Whole {
+				h.whole++
+			}
+			size = frameOverhead + ping.Padding
+			if card := h.fault.card; t.Whole && card > 0 && size > card {
+				h.agent.TooLong(w.now, t.Via, ping)
+				tooLong = true
+				continue
+			}
 		}
-		w.transmit(h, t.Via, payload{m: clone(t.Message), size: 90 + padding(t.Message), ttl: t.TTL})
+		w.transmit(h, t.Via, payload{m: clone(t.Message), size: size, ttl: t.TTL, whole: t.Whole})
+	}
+	if tooLong {
+		defer h.poll()
 	}
 	for _, link := range out.Close {
 		if !h.spares[link].IsValid() {
@@ -231,13 +256,6 @@ func (h *host) socket(inside netip.AddrPort) (weft.LinkID, bool) {
 	return 0, false
 }
 
-func padding(m wire.PeerMessage) int {
-	if p, ok := m.(wire.Ping); ok {
-		return p.Padding
-	}
-	return 0
-}
-
 // clone copies what the agent will use again.
 func clone(m wire.PeerMessage) wire.PeerMessage {
 	switch m := m.(type) {
@@ -272,8 +290,12 @@ func (h *host) say() {
 			h.agent.Want(w.now)
 			h.poll()
 		} else {
-			w.transmit(h, via, payload{seq: f.sent, size: f.size})
-			h.count(via, f.size, true)
+			size := f.size
+			if h.mtu > 0 {
+				size = min(size, h.sizes[via]+32)
+			}
+			w.transmit(h, via, payload{seq: f.sent, size: size})
+			h.count(via, size, true)
 		}
 		f.sent++
 	}

@@ -38,6 +38,7 @@ type pair struct {
 	rtt    rtt
 	health health
 	ledger *ledger // nil while no data was sent by it
+	mtu    *search // nil while nobody asks how long packets may be
 }
 
 // A link is one of ours, with the families of addresses it has.

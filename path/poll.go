@@ -18,6 +18,8 @@ type Actions struct {
 	Close []weft.LinkID
 	// Learn are underlay addresses that turned out to be the peer's, Forget those that no longer are.
 	Learn, Forget []netip.AddrPort
+	// MTUs are how long packets may be by ways that are in use, or may soon be; of the way in use it is always told.
+	MTUs []MTU
 	// Switches are changes of the way in use since the last Poll, in order.
 	Switches []Switch
 	// Next is when to call Poll again if nothing happens before; zero: there is nothing to wait for.
@@ -30,6 +32,8 @@ type Transmit struct {
 	Message wire.PeerMessage
 	// TTL is the IP header's time to live, or hop limit, of a direct one; zero: the system's.
 	TTL uint8
+	// Whole wants it sent in one piece or not at all. If this machine cannot, Agent.TooLong is to be told.
+	Whole bool
 }
 
 // FirstSpare is the first number of the links of sockets that Actions.Open asked for; no other link has one as
@@ -70,6 +74,7 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	a.watch(now)
 	a.judge(now)
 	a.choose(now, out)
+	a.fit(now, out)
 	a.rounds(now)
 	a.attend(now, out)
 	a.call(now, out)

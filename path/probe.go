@@ -212,6 +212,9 @@ func (a *Agent) ponged(now time.Time, came weft.Via, from *pair, m wire.Pong) {
 		if p.number != m.Path || !answers(came, p.via) {
 			continue
 		}
+		if a.fits(now, p, m.Tx) {
+			return
+		}
 		for i := range p.probe.out {
 			t := &p.probe.out[i]
 			if t.sent.IsZero() || t.id != m.Tx {

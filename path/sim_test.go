@@ -69,6 +69,9 @@ type fault struct {
 	direct   bool // direct packets from this host
 	data     bool // direct data from this host
 	maxBytes int  // direct packets from this host that are longer; 0: none
+	whole    int  // direct packets from this host that are longer and must be whole
+	card     int  // longer ones that must be whole cannot be sent at all
+	relayed  int  // packets over the relay's UDP from this host that are longer
 	relayUDP bool // the UDP of the relay alone, both ways
 	// relayData is data from this host by the UDP of the relay.
 	relayData bool
@@ -92,7 +95,9 @@ type host struct {
 	told     *weft.NAT // instead of what is so
 	leads    bool
 	budget   *Budget
-	noUDP    bool // the relay is not bound over UDP
+	mtu      int              // of the agent; 0: it does not search
+	sizes    map[weft.Via]int // as it says
+	noUDP    bool             // the relay is not bound over UDP
 	noStream bool
 	bound    netip.AddrPort // as the relay sees it
 	streamAt time.Time      // arrival of the last stream frame, which is in order
@@ -104,6 +109,7 @@ type host struct {
 	active   time.Time
 
 	pings, sent, polls int
+	whole              int // pings of some length
 	switches           []Switch
 	flow               flowStats
 }
@@ -127,6 +133,7 @@ type payload struct {
 	size     int
 	relayed  bool
 	ttl      uint8
+	whole    bool
 }
 
 var (
@@ -163,10 +170,10 @@ func (w *world) transmit(h *host, via weft.Via, p payload) {
 		w.direct(h, via, p)
 	case weft.RelayUDP:
 		p.relayed = true
-		if h.noUDP || h.fault.udp || h.fault.relayUDP || h.fault.relayData && p.m == nil || w.lost(w.relayLoss) {
+		if h.noUDP || h.fault.udp || h.fault.relayUDP || h.fault.relayData && p.m == nil ||
+			h.fault.relayed > 0 && p.size > h.fault.relayed || w.lost(w.relayLoss) {
 			return
 		}
-		h.out(h.inside, relayAddr)
 		w.after(w.delay(w.relayLeg), func() { w.relay(p, weft.RelayUDP) })
 	case weft.RelayStream:
 		p.relayed = true
@@ -238,7 +245,8 @@ func (w *world) direct(h *host, via weft.Via, p payload) {
 	}
 	from, ok := h.out(from, to)
 	f := h.fault
-	if !ok || p.ttl != 0 && p.ttl <= hops || f.udp || f.direct || f.data && p.m == nil || f.maxBytes > 0 && p.size > f.maxBytes {
+	if !ok || p.ttl != 0 && p.ttl <= hops || f.udp || f.direct || f.data && p.m == nil || f.maxBytes > 0 && p.size > f.maxBytes ||
+		p.whole && f.whole > 0 && p.size > f.whole {
 		return
 	}
 	w.after(w.delay(w.oneWay), func() {

@@ -15,6 +15,7 @@ type Snapshot struct {
 	Reason   string        // of the last change of the way in use
 	RTT      time.Duration // smoothed; zero: not measured
 	Loss     float64       // 0..1 of the data sent by it lately
+	MTU      int           // the longest packet in bytes that is sent by it; 0: none is in use
 	LastSeen time.Time     // any packet of the peer's
 	// DirectAfter is how long after both were up the first direct path was in use; zero: not yet.
 	DirectAfter time.Duration
@@ -43,6 +44,7 @@ type PairStatus struct {
 	LastSeen time.Time
 	Tries    int       // pings since the last answer, or since something changed
 	Why      string    // it failed
+	MTU      int       // the longest packet in bytes that it carries; 0: not known
 	Until    time.Time // it sits out
 }
 
@@ -62,7 +64,7 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 		s.NextAttempt = at
 	}
 	if p := a.choice.pair; p != nil {
-		s.RTT, s.Loss = p.rtt.smoothed, p.loss(now)
+		s.RTT, s.Loss, s.MTU = p.rtt.smoothed, p.loss(now), a.effective(p)
 	}
 	pairs := slices.Clone(a.pairs)
 	slices.SortStableFunc(pairs, func(p, q *pair) int {
@@ -72,6 +74,9 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 		st := PairStatus{
 			Via: p.via, Kind: p.kind, State: p.health.state, RTT: p.rtt.smoothed, Loss: p.loss(now), LastSeen: p.heard,
 			Tries: p.probe.tries,
+		}
+		if p.mtu != nil {
+			st.MTU = p.mtu.use
 		}
 		if p.health.state == Failed {
 			st.Why, st.Until = p.health.why, p.health.heldUntil
