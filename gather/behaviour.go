@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/host"
 	"weft/stun"
 )
 
@@ -22,6 +23,9 @@ type BehaviourConfig struct {
 	// is known. See stun.DiscoveryConfig.
 	Servers []netip.AddrPort
 	Local   []netip.Addr
+
+	// Device is the interface whose way out is meant; "": the one that the routes say.
+	Device string
 
 	// Probers are those of Servers that Probe can ask to send a packet from outside. Probe asks one, and reports
 	// whether that says to have sent it; it is called by a goroutine of its own, and ends with its context at the
@@ -53,7 +57,7 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 	var conns []*net.UDPConn
 	var ports []uint16
 	for i := range stun.DiscoverySockets {
-		c, err := net.ListenUDP(network, nil)
+		c, err := listen(network, cfg.Device)
 		if err != nil {
 			return stun.Report{}, err
 		}
@@ -104,6 +108,18 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 		case <-timer.C:
 		}
 	}
+}
+
+// listen opens a socket on a free port, bound to an interface if one is named.
+func listen(network, device string) (*net.UDPConn, error) {
+	if device == "" {
+		return net.ListenUDP(network, nil)
+	}
+	conns, err := host.UDPListenOn(device, network, 0, 1)
+	if err != nil {
+		return nil, err
+	}
+	return conns[0], nil
 }
 
 // datagram is what came to a socket, by its number.

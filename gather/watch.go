@@ -38,6 +38,7 @@ type WatchConfig struct {
 	Surroundings func(ctx context.Context) Surroundings
 	// Probe is as in BehaviourConfig; nil where no relay can be asked.
 	Probe  func(ctx context.Context, server netip.AddrPort, p stun.Probe) (sent bool)
+	Device string       // the interface whose way out is watched; "": the one that the routes say
 	Logger *slog.Logger // nil: none
 }
 
@@ -185,6 +186,7 @@ func (w *NATWatch) behave(ctx context.Context, inPart func(NATs)) (n NATs, answe
 			Local:   slices.DeleteFunc(slices.Clone(s.Local), other),
 			Probers: slices.DeleteFunc(slices.Clone(s.Probers), func(p stun.Prober) bool { return other(p.Server.Addr()) }),
 			Probe:   w.cfg.Probe,
+			Device:  w.cfg.Device,
 			Progress: func(r stun.Report) {
 				mu.Lock()
 				*nat = r.NAT
