@@ -26,6 +26,8 @@ func (h *host) boot() {
 	switch {
 	case h.told != nil:
 		h.agent.SetNAT(w.now, *h.told)
+	case len(h.uplinks) > 0:
+		h.agent.SetNATs(w.now, h.linkNATs())
 	case h.nat != nil && !h.noNAT:
 		h.agent.SetNAT(w.now, h.nat.Config().NAT())
 	}
@@ -52,6 +54,9 @@ func (w *world) other(h *host) *host {
 }
 
 func (h *host) candidates() []weft.Candidate {
+	if len(h.uplinks) > 0 {
+		return h.linkCandidates()
+	}
 	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host}}
 	if outside, ok := h.out(h.inside, relayAddr); ok && h.nat != nil && !h.fault.udp {
 		list = append(list, weft.Candidate{Addr: outside, Kind: weft.ServerReflexive})
@@ -223,6 +228,9 @@ func (h *host) open(o Opening) {
 		}
 		port := uint16(20000 + int(h.lastLink-FirstSpare)%40000)
 		h.spares[h.lastLink] = netip.AddrPortFrom(h.inside.Addr(), port)
+		if at := h.leaves(o.Link); at.IsValid() {
+			h.spares[h.lastLink] = netip.AddrPortFrom(at.Addr(), port)
+		}
 		list = append(list, Opened{Link: h.lastLink, Port: port})
 	}
 	if h.most = max(h.most, len(h.spares)); h.most > MaxSockets {
@@ -245,6 +253,11 @@ func (h *host) open(o Opening) {
 
 // socket tells the link of the socket at an inside address.
 func (h *host) socket(inside netip.AddrPort) (weft.LinkID, bool) {
+	for _, u := range h.uplinks {
+		if inside == u.inside {
+			return u.id, true
+		}
+	}
 	if inside == h.inside {
 		return 0, true
 	}

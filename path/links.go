@@ -61,9 +61,9 @@ func (a *Agent) attemptLink() weft.LinkID {
 	return 0
 }
 
-// linked takes what the peer says of its links, if it goes with its latest candidates, or those to come.
+// linked takes what the peer says of its links. It may overtake the candidates that it goes with.
 func (e *exchange) linked(m wire.Links) {
-	if e.known && m.Session == e.session && m.Seq >= e.links.Seq || m.Session != e.session && !slices.Contains(e.retired, m.Session) {
+	if late := m.Session == e.links.Session && m.Seq < e.links.Seq; !late && !slices.Contains(e.retired, m.Session) {
 		e.links = m
 	}
 }

@@ -51,6 +51,10 @@ func (w *world) behind(h *host, c vnet.NATConfig) {
 
 // out is where a packet of the host's comes out; false if its NAT does not let it.
 func (h *host) out(from, to netip.AddrPort) (netip.AddrPort, bool) {
+	if u := h.uplink(from.Addr()); u != nil {
+		outside, v := u.nat.Outbound(h.w.now, from, to)
+		return outside, v.Passed() && !u.cut
+	}
 	if h.nat == nil {
 		return from, true
 	}
@@ -60,6 +64,12 @@ func (h *host) out(from, to netip.AddrPort) (netip.AddrPort, bool) {
 
 // in is which of the host's sockets a packet comes to.
 func (h *host) in(from, to netip.AddrPort) (netip.AddrPort, bool) {
+	for _, u := range h.uplinks {
+		if u.nat.Owns(to.Addr()) {
+			inside, v := u.nat.Inbound(h.w.now, from, to)
+			return inside, v.Passed() && !u.cut
+		}
+	}
 	if h.nat == nil {
 		return to, true
 	}
@@ -69,6 +79,9 @@ func (h *host) in(from, to netip.AddrPort) (netip.AddrPort, bool) {
 
 // owns reports whether packets to an address get to the host, or its NAT.
 func (h *host) owns(ip netip.Addr) bool {
+	if slices.ContainsFunc(h.uplinks, func(u *uplink) bool { return u.nat.Owns(ip) }) {
+		return true
+	}
 	if h.nat == nil {
 		return h.inside.Addr() == ip
 	}

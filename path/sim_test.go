@@ -88,6 +88,7 @@ type host struct {
 	eager    bool
 	inside   netip.AddrPort
 	nat      *vnet.NAT // nil: on the internet itself
+	uplinks  []*uplink // in place of the one, of a host with several
 	spares   map[weft.LinkID]netip.AddrPort
 	lastLink weft.LinkID
 	most     int       // spare sockets at once
@@ -174,6 +175,9 @@ func (w *world) transmit(h *host, via weft.Via, p payload) {
 			h.fault.relayed > 0 && p.size > h.fault.relayed || w.lost(w.relayLoss) {
 			return
 		}
+		if _, ok := h.out(h.inside, relayAddr); !ok {
+			return
+		}
 		w.after(w.delay(w.relayLeg), func() { w.relay(p, weft.RelayUDP) })
 	case weft.RelayStream:
 		p.relayed = true
@@ -221,7 +225,11 @@ const hops = 10
 func (w *world) direct(h *host, via weft.Via, p payload) {
 	from, to := h.inside, via.Addr
 	if via.Link != 0 {
-		from = h.spares[via.Link]
+		if from = h.spares[via.Link]; via.Link < FirstSpare {
+			if from = h.leaves(via.Link); !from.IsValid() {
+				return // the link is no more
+			}
+		}
 		if !from.IsValid() {
 			w.t.Fatalf("%s sends by a socket that is closed", h.name)
 		}
