@@ -19,6 +19,7 @@ import (
 
 	"weft"
 	"weft/control"
+	"weft/engine"
 	"weft/node"
 )
 
@@ -431,7 +432,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.start(srv.first)
 	n.connected()
 	show := func() string { return n.run("set").out }
-	if got := show(); got != "dns=on\nendpoints=\nport=auto\nportmap=off\n" {
+	if got := show(); got != "dns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\n" {
 		t.Errorf("at first the settings are %q", got)
 	}
 	auto := n.status().Self.Port
@@ -442,7 +443,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("setting what is set began anew: port %d became %d", auto, got.Self.Port)
 	}
 	port := freePort(t)
-	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("dns=on\nendpoints=203.0.113.7:41641\nport=%d\nportmap=off\n", port) {
+	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("dns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\n", port) {
 		t.Fatalf("%+v", r)
 	}
 	n.connected()
@@ -476,5 +477,15 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.connected()
 	if got := n.status().Self; got.Port != auto || slices.ContainsFunc(got.Candidates, static) {
 		t.Errorf("back to the beginning the node is %+v; its port was %d", got, auto)
+	}
+	if got := n.status().Self.MTU; got != engine.MTU {
+		t.Errorf("an MTU of %d", got)
+	}
+	if r := n.run("set", "mtu=8904"); r.code != ExitOK || !strings.Contains(r.out, "\nmtu=8904\n") {
+		t.Errorf("%+v", r)
+	}
+	n.connected()
+	if got := n.status().Self.MTU; got != 8904 {
+		t.Errorf("an MTU of %d, where 8904 was set", got)
 	}
 }

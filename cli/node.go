@@ -22,6 +22,7 @@ const maxInterfaceName = 15
 func (a *app) nodeCommand() *cobra.Command {
 	cfg := node.Config{}
 	var token, passwordFile string
+	var mtu int
 	c := &cobra.Command{
 		Use:   "node",
 		Short: "Run the daemon that keeps this machine in its network",
@@ -42,6 +43,9 @@ server that is not reached is tried again, for as long as it takes.`,
 			var err error
 			if cfg.Token, err = a.readToken(token, c.Flags().Changed("token")); err != nil {
 				return err
+			}
+			if cfg.MTU = mtu; c.Flags().Changed("mtu") && (mtu < node.MinMTU || mtu > node.MaxMTU) {
+				return usagef("--mtu: %d is no MTU: give %d to %d bytes", mtu, node.MinMTU, node.MaxMTU)
 			}
 			if err := checkNodeFlags(cfg); err != nil {
 				return err
@@ -75,6 +79,7 @@ server that is not reached is tried again, for as long as it takes.`,
 	f.StringVar(&token, "token", "", tokenHelp)
 	f.StringVar(&cfg.Name, "name", "", "name to join under (default the host's)")
 	f.StringVar(&cfg.TUN, "tun", "weft0", "name of the network interface")
+	f.IntVar(&mtu, "mtu", 0, "longest packet of the network's interface, in bytes: as weft set mtu=, and kept like that")
 	f.BoolVar(&cfg.Userspace, "userspace", false, "no network interface: a proxy on loopback instead")
 	f.StringVar(&cfg.Proxy.Listen, "proxy", "127.0.0.1:1055", "address of the proxy in userspace mode")
 	f.StringVar(&passwordFile, "proxy-password-file", "", "file with the proxy's password")

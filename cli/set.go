@@ -98,6 +98,32 @@ var settings = map[string]setting{
 			return nil
 		},
 	},
+	"mtu": {
+		help: fmt.Sprintf("longest packet of the network's interface in bytes, %d to %d: 8904 where there are jumbo frames; auto fits an Ethernet", node.MinMTU, node.MaxMTU),
+		get: func(s node.Settings) string {
+			if s.MTU == 0 {
+				return "auto"
+			}
+			return strconv.Itoa(s.MTU)
+		},
+		set: func(s *node.Settings, v string) (err error) {
+			if v == "auto" {
+				s.MTU = 0
+				return nil
+			}
+			s.MTU, err = parseMTU(v)
+			return err
+		},
+	},
+}
+
+// parseMTU reads an MTU that somebody wants.
+func parseMTU(v string) (int, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < node.MinMTU || n > node.MaxMTU {
+		return 0, fmt.Errorf("%q is no MTU: give %d to %d bytes, or auto", v, node.MinMTU, node.MaxMTU)
+	}
+	return n, nil
 }
 
 func (a *app) setCommand() *cobra.Command {

@@ -30,6 +30,7 @@ type Config struct {
 	TUN       string // name of the interface
 	Userspace bool   // no interface: a network stack of our own behind a proxy
 	Proxy     ProxyConfig
+	MTU       int // as Settings.MTU, which it is written to; 0 leaves that as it is
 	Logger    *slog.Logger
 	// Ready is called once: with the status when the network is up, or when there is nothing to join.
 	Ready func(weft.Status)
@@ -71,6 +72,13 @@ func New(cfg Config) (*Daemon, error) {
 	state, err := OpenState(cfg.StateDir, cfg.Logger)
 	if err != nil {
 		return nil, err
+	}
+	if s := state.Settings(); cfg.MTU != 0 && cfg.MTU != s.MTU {
+		s.MTU = cfg.MTU
+		if err := state.SetSettings(s); err != nil {
+			state.Close()
+			return nil, err
+		}
 	}
 	return &Daemon{cfg: cfg, log: cfg.Logger, state: state, calls: make(chan func()), posts: make(chan func()), outbox: newOutbox()}, nil
 }
@@ -233,11 +241,11 @@ func (d *Daemon) startMesh() {
 }
 
 func (d *Daemon) tryMesh(m weft.NetworkMap) error {
-	dev, err := openDevice(d.cfg, m, d.log)
+	settings := d.state.Settings()
+	dev, err := openDevice(d.cfg, m, settings.mtu(), d.log)
 	if err != nil {
 		return err
 	}
-	settings := d.state.Settings()
 	effective := settings
 	if effective.Port == 0 {
 		effective.Port = settings.Kept
@@ -424,6 +432,9 @@ func (d *Daemon) Logout(ctx context.Context) error {
 
 // SetSettings stores settings and acts on them.
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
+	if err := checkMTU(s.MTU); err != nil {
+		return err
+	}
 	return d.do(ctx, func() error {
 		old := d.state.Settings()
 		s.Down, s.Kept = old.Down, old.Kept

@@ -33,7 +33,8 @@ const passwordFile = "proxy-password"
 // behind a proxy.
 type device struct {
 	TUN   engine.Device // the engine's: it closes it
-	Name  string     // of the interface; "" in userspace mode
+	Name  string        // of the interface; "" in userspace mode
+	mtu   int           // bytes
 	stack *netstack.Netstack
 	proxy *proxy.Proxy
 }
@@ -61,19 +62,19 @@ func checkDevice(cfg Config) error {
 }
 
 // openDevice makes the device that the configuration asks for. Addresses come with configure.
-func openDevice(cfg Config, m weft.NetworkMap, log *slog.Logger) (*device, error) {
+func openDevice(cfg Config, m weft.NetworkMap, mtu int, log *slog.Logger) (*device, error) {
 	if !cfg.Userspace {
-		t, err := engine.NewTUN(cfg.TUN, engine.MTU)
+		t, err := engine.NewTUN(cfg.TUN, mtu)
 		if err != nil {
 			return nil, err
 		}
-		return &device{TUN: t, Name: t.Name()}, nil
+		return &device{TUN: t, Name: t.Name(), mtu: mtu}, nil
 	}
-	t, stack, err := netstack.NewDevice(m.Self.Addrs, engine.MTU, log)
+	t, stack, err := netstack.NewDevice(m.Self.Addrs, mtu, log)
 	if err != nil {
 		return nil, err
 	}
-	return &device{TUN: t, stack: stack}, nil
+	return &device{TUN: t, stack: stack, mtu: mtu}, nil
 }
 
 // configure gives the device the addresses and routes of a map.
@@ -85,7 +86,7 @@ func (d *device) configure(m weft.NetworkMap) error {
 	if m.Service.IsValid() {
 		addrs = append(addrs, netip.PrefixFrom(m.Service, m.Service.BitLen()))
 	}
-	err := host.ConfigureLink(d.Name, addrs, m.Ranges, engine.MTU)
+	err := host.ConfigureLink(d.Name, addrs, m.Ranges, d.mtu)
 	if err != nil && !errors.Is(err, host.ErrIPv6Disabled) {
 		return fmt.Errorf("the interface %s could not be set up: %w", d.Name, err)
 	}

@@ -112,7 +112,7 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 	}
 	e, err := engine.New(engine.Config{
 		Key: cfg.Key, Self: m.Self.ID, Device: cfg.Device.TUN, Port: cfg.Settings.Port, AnyPortIfTaken: true,
-		Handler: me, Logger: cfg.Logger,
+		MTU: cfg.Device.mtu, Handler: me, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

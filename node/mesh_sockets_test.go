@@ -24,7 +24,7 @@ func aMesh(t *testing.T, server netip.AddrPort) (*mesh, *peer) {
 		Peers:  []weft.Node{{ID: 2, Name: "bob", Key: peerKey, Addrs: []netip.Addr{netip.MustParseAddr("100.64.0.2")}}},
 		Relays: []weft.Relay{{ID: 1, Name: "home"}},
 	}
-	dev, err := openDevice(Config{Userspace: true}, m, silent)
+	dev, err := openDevice(Config{Userspace: true}, m, Settings{}.mtu(), silent)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,13 +61,15 @@ type Settings struct {
 	Endpoints []netip.AddrPort `json:"endpoints"`  // where the person says that the node is reachable
 	NoDNS     bool             `json:"no_dns"`     // leave the system's resolver alone
 	NoPortMap bool             `json:"no_portmap"` // do not ask the router to pass the port on
+	MTU       int              `json:"mtu"`        // of the overlay's interface, in bytes; 0 is engine.MTU
 	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
 	Kept uint16 `json:"kept_port,omitempty"`
 }
 
 // Equal compares every field that is for somebody to set.
 func (s Settings) Equal(o Settings) bool {
-	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && s.NoPortMap == o.NoPortMap && slices.Equal(s.Endpoints, o.Endpoints)
+	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && s.NoPortMap == o.NoPortMap &&
+		s.MTU == o.MTU && slices.Equal(s.Endpoints, o.Endpoints)
 }
 
 // State is the state directory: one daemon's at a time, by a lock that goes with the process.

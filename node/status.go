@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"weft"
-	"weft/engine"
 	"weft/wire"
 )
 
@@ -63,7 +62,7 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	s.Self.ID, s.Self.Name, s.Self.FQDN = m.Self.ID, m.Self.Name, m.Self.Name+"."+m.Domain
 	s.Self.Addrs, s.Self.Expires = m.Self.Addrs, m.Self.Expires
 	s.Self.Candidates = append(s.Self.Candidates, me.local...)
-	s.Self.Interface, s.Self.MTU, s.Self.Proxy = me.cfg.Device.Name, engine.MTU, me.cfg.Device.proxyAddr()
+	s.Self.Interface, s.Self.MTU, s.Self.Proxy = me.cfg.Device.Name, me.cfg.Device.mtu, me.cfg.Device.proxyAddr()
 	s.Self.Port = me.engine.Port()
 	var namesProblem string
 	if s.Self.DNS, namesProblem = me.names.how(); namesProblem != "" {
