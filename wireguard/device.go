@@ -148,7 +148,7 @@ func (d *Device) initiation(now time.Time, msg []byte, out *Actions) error {
 	case !p.consumed.IsZero() && now.Sub(p.consumed) < initiationGap:
 		return ErrFlood
 	}
-	p.heardStamp, p.consumed = stamp, now
+	p.heardStamp, p.consumed, p.forget = stamp, now, now.Add(forgetAfter)
 	reply, send, receive, ok := d.respond(make([]byte, 0, ResponseSize), p, &hs, d.newIndex())
 	if !ok {
 		return ErrUnauthentic

@@ -117,7 +117,7 @@ func (e *end) do(now time.Time) {
 		e.out(m.Message)
 	}
 	waiting, keep := e.waiting, len(e.actions.Keepalives) > 0
-	if e.current != nil && len(waiting) > 0 {
+	if e.current != nil && e.current.Usable(now) && len(waiting) > 0 {
 		e.waiting = nil
 		for _, b := range waiting {
 			e.packet(now, b)

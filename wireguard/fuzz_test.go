@@ -10,18 +10,18 @@ import (
 // handshakes take most of the time.
 func beginnings(t testing.TB) []*world {
 	strangers := newWorld(t, 5)
-	joined := strangers.clone(t)
+	joined := strangers.clone(t, 101)
 	joined.a.packet(joined.now, packet("a", 900_000))
 	joined.run(time.Second)
 	joined.b.packet(joined.now, packet("b", 900_001))
 	joined.run(time.Second)
-	old := joined.clone(t) // the next packet brings a new handshake
+	old := joined.clone(t, 102) // the next packet brings a new handshake
 	old.run(RekeyAfterTime - 2*time.Second)
-	renewing := old.clone(t)
+	renewing := old.clone(t, 103)
 	renewing.run(3 * time.Second)
 	renewing.a.packet(renewing.now, packet("a", 900_002))
-	renewing.run(renewing.delay / 2) // an initiation is on its way, and a packet
-	crossing := strangers.clone(t)   // two are
+	renewing.run(renewing.delay / 2)    // an initiation is on its way, and a packet
+	crossing := strangers.clone(t, 104) // two are
 	crossing.a.packet(crossing.now, packet("a", 900_003))
 	crossing.b.packet(crossing.now, packet("b", 900_004))
 	crossing.run(crossing.delay / 2)
@@ -30,7 +30,7 @@ func beginnings(t testing.TB) []*world {
 			t.Fatalf("%d messages are under way", len(w.events))
 		}
 	}
-	expired := joined.clone(t)
+	expired := joined.clone(t, 105)
 	expired.run(RejectAfterTime + time.Second)
 	return []*world{joined, old, renewing, crossing, expired, strangers, joined, joined}
 }
@@ -50,7 +50,7 @@ func FuzzSession(f *testing.F) {
 		if len(ops) == 0 {
 			return
 		}
-		w := begin[ops[0]%8].clone(t)
+		w := begin[ops[0]%8].clone(t, 100)
 		long := ops[0]>>6 == 0 // a quarter of all waits for the ends to find together again
 		ops = ops[1:min(len(ops), 400)]
 		var old [][]byte

@@ -211,8 +211,12 @@ func (d *Device) poll(now time.Time, p *Peer, out *Actions) (next time.Time) {
 		}
 		return false
 	}
-	if due(p.forget) {
+	switch {
+	case !due(p.forget):
+	case p.retry.IsZero():
 		d.forgetKeys(p, out)
+	default:
+		p.forget = time.Time{} // the handshake that is under way gets there or is given up, and both set it anew
 	}
 	for _, s := range []**Session{&p.old[0], &p.old[1], &p.current, &p.next} {
 		if *s != nil && due((*s).Began.Add(RejectAfterTime)) {

@@ -49,10 +49,11 @@ func newWorld(t testing.TB, seed uint64) *world {
 	return w
 }
 
-// clone is another world that is as this one is, and goes on by itself. Nothing but messages may be under way.
-func (w *world) clone(t testing.TB) *world {
+// clone is another world that is as this one is, and goes on by itself with random numbers of its own: with those of its
+// ancestors it would have their session keys again. Nothing but messages may be under way.
+func (w *world) clone(t testing.TB, seed uint64) *world {
 	c := *w
-	random := seeded(99)
+	random := seeded(seed)
 	c.t, c.rng = t, rand.New(rand.NewPCG(5, 1))
 	c.a, c.b = w.a.clone(random), w.b.clone(random)
 	c.a.send, c.b.send = c.carry(c.b), c.carry(c.a)
@@ -330,6 +331,24 @@ func TestKeysOfASilentPeerAreForgotten(t *testing.T) {
 	for _, e := range []*end{w.a, w.b} {
 		if e.p.current != nil || e.p.old != [2]*Session{} || e.p.next != nil || e.p.handshake != nil || len(e.d.indices) != 0 {
 			t.Errorf("%s still has keys", e.name)
+		}
+	}
+}
+
+func TestForgettingOldKeysDoesNotStopANewHandshake(t *testing.T) {
+	// The keys are forgotten between the first initiation and the first that arrives, or as soon as the peer has answered.
+	for _, before := range []time.Duration{30 * time.Second, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond} {
+		w := newWorld(t, 1)
+		w.a.packet(w.now, packet("a", 0))
+		w.run(time.Second)
+		w.run(w.a.p.forget.Add(-before).Sub(w.now))
+		w.cut = before > time.Second
+		w.a.packet(w.now, packet("a", 1))
+		w.run(50 * time.Second)
+		w.cut = false
+		w.run(6 * time.Second)
+		if len(w.b.got) != 2 {
+			t.Errorf("%v before the keys are forgotten: b got %d packets", before, len(w.b.got))
 		}
 	}
 }
