@@ -13,6 +13,7 @@ type Explanation struct {
 	Path          PathKind  `json:"path"`
 	Method        Method    `json:"method"`
 	Endpoint      string    `json:"endpoint,omitempty"` // address of a direct path, name of the relay of another
+	Link          string    `json:"link,omitempty"`     // as in PeerStatus
 	Since         time.Time `json:"since,omitzero"`     // this path is in use
 	Reason        string    `json:"reason,omitempty"`   // it was chosen
 	RTTms         float64   `json:"rtt_ms,omitempty"`
@@ -40,8 +41,18 @@ type ExplainedSide struct {
 	// Words say the same for people.
 	Words      []string    `json:"words"`
 	Candidates []Candidate `json:"candidates"` // where it says to be
+	// Links are its NATs per link, of a node that has several; NAT is that of the first.
+	Links []ExplainedLink `json:"links,omitempty"`
 	// Attested are the addresses at which relays see the peer; empty for this node.
 	Attested []netip.Addr `json:"attested,omitempty"`
+}
+
+// An ExplainedLink is one link of a side.
+type ExplainedLink struct {
+	Link      LinkID   `json:"link"`
+	Interface string   `json:"interface,omitempty"` // of this node's
+	NAT       NAT      `json:"nat"`
+	Words     []string `json:"words"`
 }
 
 // A WayStatus is one way to a peer.

@@ -45,10 +45,19 @@ type SelfStatus struct {
 	Userspace  bool          `json:"userspace"`
 	Proxy      string        `json:"proxy,omitempty"` // host:port of the SOCKS5 and HTTP proxy in userspace mode
 	Port       uint16        `json:"port"`            // of the UDP sockets
+	Links      []LinkStatus  `json:"links,omitempty"` // where there are several; else everything leaves as the routes say
 	Relays     []RelayStatus `json:"relays"`
 	DNS        string        `json:"dns"` // how names are wired in: resolved, resolvconf, resolv.conf, off
 	MTU        int           `json:"mtu"`
 	Expires    time.Time     `json:"expires,omitzero"`
+}
+
+// LinkStatus is one of the node's links.
+type LinkStatus struct {
+	ID        LinkID `json:"link"`
+	Interface string `json:"interface"`
+	Port      uint16 `json:"port"` // of its UDP sockets
+	NAT       NAT    `json:"nat"`  // between it and the IPv4 internet, as far as it is known
 }
 
 // ServerStatus is the node's connection to the coordinator.
@@ -104,6 +113,7 @@ type PeerStatus struct {
 	Path     PathKind     `json:"path"`
 	Method   Method       `json:"method"`
 	Endpoint string       `json:"endpoint,omitempty"` // address of a direct path, name of the relay of another
+	Link     string       `json:"link,omitempty"`     // interface that a direct path leaves by, where there are several links
 	RTTms    float64      `json:"rtt_ms,omitempty"`
 	Loss     float64      `json:"loss"` // 0..1, of data in the last seconds
 	RxBytes  uint64       `json:"rx_bytes"`
@@ -146,6 +156,16 @@ type Netcheck struct {
 	Relays    []NetcheckRelay `json:"relays"`
 	Interface []string        `json:"interfaces"`
 	Problems  []string        `json:"problems"`
+	// Links are the same per link, where there are several: IPv4 and IPv6 above are those of the first.
+	Links []NetcheckLink `json:"links,omitempty"`
+}
+
+// NetcheckLink is what STUN says by one link.
+type NetcheckLink struct {
+	Link      LinkID         `json:"link"`
+	Interface string         `json:"interface"`
+	IPv4      NetcheckFamily `json:"ipv4"`
+	IPv6      NetcheckFamily `json:"ipv6"`
 }
 
 // NetcheckFamily is what STUN says of one address family.

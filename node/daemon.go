@@ -23,12 +23,14 @@ const (
 
 // Config is what a daemon is started with.
 type Config struct {
-	StateDir  string
-	Socket    string
-	Token     string // of an unattended join; ignored when the machine has joined that server already
-	Name      string // wished for; "" is the host's
-	TUN       string // name of the interface
-	Userspace bool   // no interface: a network stack of our own behind a proxy
+	StateDir string
+	Socket   string
+	Token    string // of an unattended join; ignored when the machine has joined that server already
+	Name     string // wished for; "" is the host's
+	TUN      string // name of the interface
+	// Links names the interfaces to reach peers by; none: those that lead somewhere, if there are several.
+	Links     []string
+	Userspace bool // no interface: a network stack of our own behind a proxy
 	Proxy     ProxyConfig
 	MTU       int // as Settings.MTU, which it is written to; 0 leaves that as it is
 	Logger    *slog.Logger
@@ -251,7 +253,7 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 		effective.Port = settings.Kept
 	}
 	cfg := meshConfig{
-		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Logger: d.log,
+		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Links: d.cfg.Links, Logger: d.log,
 		Say: d.outbox.put, NetworkChanged: d.outbox.kick,
 	}
 	me, err := newMesh(cfg, m)

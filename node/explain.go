@@ -40,13 +40,14 @@ func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
 	s := p.agent.Snapshot(now)
 	doc := weft.Explanation{
 		Schema: weft.SchemaVersion, Peer: p.node.Name, Online: p.node.Online,
-		Path: s.Selected.Method.Kind(), Method: s.Selected.Method, Endpoint: me.endpoint(s.Selected),
+		Path: s.Selected.Method.Kind(), Method: s.Selected.Method, Endpoint: me.endpoint(s.Selected), Link: me.linkName(s.Selected),
 		Since: s.Since, Reason: s.Reason, RTTms: ms(s.RTT), Loss: s.Loss, LastSeen: s.LastSeen, DirectAfterMS: ms(s.DirectAfter),
 		OwnSocket: me.spares.ports[s.Selected.Link],
 		Self: weft.ExplainedSide{Name: me.netmap.Self.Name, NAT: s.OwnNAT, Words: s.OwnNAT.Words(),
-			Candidates: append([]weft.Candidate{}, me.local...)},
+			Candidates: append([]weft.Candidate{}, me.local...), Links: me.explainLinks(s.OwnNATs, true)},
 		Other: weft.ExplainedSide{Name: p.node.Name, NAT: s.PeerNAT, Words: s.PeerNAT.Words(),
-			Candidates: append([]weft.Candidate{}, p.node.Candidates...), Attested: p.attested},
+			Candidates: append([]weft.Candidate{}, p.node.Candidates...), Attested: p.attested,
+			Links: me.explainLinks(s.PeerNATs, false)},
 		Ways: []weft.WayStatus{}, Attempts: []weft.WayAttempt{},
 		NextAttempt: s.NextAttempt, Blocked: s.Blocked, Advice: append([]string{}, s.Advice...),
 	}
@@ -66,4 +67,16 @@ func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
 		})
 	}
 	return doc
+}
+
+// explainLinks puts the NATs of several links into words.
+func (me *mesh) explainLinks(list []weft.LinkNAT, own bool) (out []weft.ExplainedLink) {
+	for _, x := range list {
+		l := weft.ExplainedLink{Link: x.Link, NAT: x.NAT, Words: x.NAT.Words()}
+		if own {
+			l.Interface = me.device(x.Link)
+		}
+		out = append(out, l)
+	}
+	return out
 }

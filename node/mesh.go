@@ -50,6 +50,7 @@ type meshConfig struct {
 	Settings Settings
 	Device   *device
 	StateDir string
+	Links    []string // names of interfaces; none: those that lead somewhere
 	Logger   *slog.Logger
 	// Say is called with what the coordinator should know, on every change of it; NetworkChanged when the
 	// connection to it may have gone without a word.
@@ -69,7 +70,7 @@ type mesh struct {
 	netmap    weft.NetworkMap
 	peers     map[weft.NodeID]*peer
 	relays    map[weft.RelayID]*relayLink
-	reflexive gather.Reflexive
+	links     links
 	local     []weft.Candidate
 	session   uint32    // of wire.Candidates
 	watchAt   time.Time // of the next comparison of traffic
@@ -80,10 +81,8 @@ type mesh struct {
 	pings     map[wire.TxID]chan<- pingAnswer
 	budget    *path.Budget // of all agents together
 	spares    spares
-	natWatch  *gather.NATWatch
 	mapped    portMaps
-	nat       weft.NAT  // between this node and the IPv4 internet
-	suspected time.Time // when that was last asked because a way was left
+	suspected time.Time // when it was last asked where this node is seen because a way was left
 }
 
 // A frame is a datagram that the engine handed over, copied.
@@ -105,7 +104,7 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 		peers: map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
 		problems: map[string]string{}, pings: map[wire.TxID]chan<- pingAnswer{},
 		session: randomSession(), budget: path.NewBudget(0),
-		spares: spares{owner: map[weft.LinkID]*peer{}, ports: map[weft.LinkID]uint16{}, asks: map[weft.LinkID]*ask{}},
+		spares: newSpares(), links: links{named: cfg.Links},
 	}
 	if _, err := host.AllowFiles(filesWanted); err != nil {
 		me.log.Warn("the hardest NATs may not be passed", "error", err)
@@ -127,7 +126,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	defer close(me.done)
 	defer me.engine.Close()
 	defer me.names.close()
-	me.streams = streamDialer{ctx: ctx, mesh: me}
+	me.streams, me.links.ctx = streamDialer{ctx: ctx, mesh: me}, ctx
 
 	var links <-chan struct{}
 	if l, err := host.WatchLinks(ctx); err != nil {
@@ -135,7 +134,6 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	} else {
 		links = l
 	}
-	me.watchNAT(ctx)
 	if !me.cfg.Settings.NoPortMap {
 		defer me.mapped.start(ctx, me)()
 	}
@@ -164,10 +162,6 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 			}
 		case <-links:
 			me.networkChanged(time.Now())
-		case n, ok := <-me.natWatch.Found():
-			if ok { // else ctx ends
-				me.setNAT(time.Now(), n)
-			}
 		case <-timer.C:
 		}
 		timer.Reset(time.Until(me.work(time.Now())))
@@ -210,13 +204,15 @@ func (me *mesh) work(now time.Time) time.Time {
 	for _, r := range me.relays {
 		sooner(me.pollRelay(now, r))
 	}
-	at, changed := me.reflexive.Poll(now, func(to netip.AddrPort, packet []byte) {
-		me.engine.WriteTo(0, to, packet) // lost is lost: STUN asks again
-	})
-	if changed {
-		me.gatherLocal(now)
+	for _, l := range me.links.list {
+		at, changed := l.reflexive.Poll(now, func(to netip.AddrPort, packet []byte) {
+			me.engine.WriteTo(l.ID, to, packet) // lost is lost: STUN asks again
+		})
+		if changed {
+			me.gatherLocal(now)
+		}
+		sooner(at)
 	}
-	sooner(at)
 	sooner(me.pollAsks(now))
 	for _, p := range me.peers {
 		if p.due || !p.next.IsZero() && !now.Before(p.next) {
@@ -295,21 +291,23 @@ func (me *mesh) take(now time.Time, f frame) {
 	}
 	defer frameBuffers.Put(f.b)
 	b := f.b[:f.n]
-	if f.class == wire.ClassSTUN && f.link != 0 {
+	if f.class == wire.ClassSTUN && f.link >= path.FirstSpare {
 		me.takeAnswer(now, f.link, f.from, b)
 		return
 	}
 	if f.class == wire.ClassSTUN {
-		if _, changed := me.reflexive.Handle(now, b, f.from); changed {
-			me.gatherLocal(now)
+		if l := me.links.find(f.link); l != nil {
+			if _, changed := l.reflexive.Handle(now, b, f.from); changed {
+				me.gatherLocal(now)
+			}
 		}
 		return
 	}
 	switch kind, _ := wire.KindOf(b); {
 	case kind == wire.KindPeer:
 		me.takePeerFrame(now, f, b)
-	case f.via.Method == weft.NoMethod && f.link == 0 && slices.Contains(relayKinds, kind):
-		me.takeRelayFrame(now, f.from, b)
+	case f.via.Method == weft.NoMethod && slices.Contains(relayKinds, kind):
+		me.takeRelayFrame(now, f.link, f.from, b)
 	}
 }
 
@@ -347,11 +345,12 @@ func (me *mesh) networkChanged(now time.Time) {
 	me.log.Info("this machine's network changed")
 	me.names.refresh()
 	me.cfg.NetworkChanged()
-	me.reflexive.Recheck(now)
+	if !me.links.apart {
+		me.links.list[0].moved(now)
+	}
 	for _, r := range me.relays {
 		r.recheck(now)
 	}
-	me.natWatch.Moved()
 	me.mapped.recheck()
 	me.dropAsks(now, nil)
 	for _, p := range me.peers {
@@ -369,21 +368,14 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 		return false
 	}
 	me.problem("interfaces", "")
-	port := me.engine.Port()
-	var static, observed []weft.Candidate
+	changed = me.lookAtLinks(now, ifaces)
+	var static []weft.Candidate
 	for _, a := range me.cfg.Settings.Endpoints {
-		static = append(static, weft.Candidate{Addr: a, Kind: weft.Static})
+		static = append(static, weft.Candidate{Addr: a, Kind: weft.Static, Link: me.links.first()})
 	}
-	for _, r := range me.relays {
-		if r.observed.IsValid() {
-			observed = append(observed, weft.Candidate{Addr: r.observed, Kind: weft.ServerReflexive})
-		}
-	}
-	slices.SortFunc(observed, func(a, b weft.Candidate) int { return a.Addr.Compare(b.Addr) })
-	local := gather.Merge(wire.MaxCandidates, static, me.mapped.candidates(me.netmap),
-		gather.Hosts(ifaces, port, underlayMTU, me.netmap.Ranges, me.cfg.Device.Name), me.reflexive.Candidates(), observed)
+	local := gather.Merge(wire.MaxCandidates, static, me.mapped.candidates(me), me.hosts(ifaces), me.reflexives())
 	if slices.Equal(local, me.local) {
-		return false
+		return changed
 	}
 	me.local = local
 	me.log.Debug("reachable at", "candidates", local)
@@ -396,7 +388,7 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 }
 
 func (me *mesh) sayUpdate() {
-	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.reflexive.Mapping().String()})
+	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.mapping().String()})
 }
 
 // problem notes a sentence about something, or that it is well again.

@@ -24,19 +24,8 @@ const (
 	suspectEvery = time.Second
 )
 
-// watchNAT begins to find out what the NATs of this node do.
-func (me *mesh) watchNAT(ctx context.Context) {
-	me.natWatch = gather.WatchNAT(ctx, gather.WatchConfig{
-		Surroundings: func(ctx context.Context) (s gather.Surroundings) {
-			me.ask(ctx, func(time.Time) { s = me.surroundings() })
-			return s
-		},
-		Probe: me.probe, Logger: me.log,
-	})
-}
-
-// surroundings are whom to ask.
-func (me *mesh) surroundings() gather.Surroundings {
+// surroundings are whom to ask by a link.
+func (me *mesh) surroundings(link weft.LinkID) gather.Surroundings {
 	var s gather.Surroundings
 	for _, x := range me.netmap.Relays {
 		r := me.relays[x.ID]
@@ -44,12 +33,12 @@ func (me *mesh) surroundings() gather.Surroundings {
 			continue
 		}
 		s.Servers = append(s.Servers, r.addrs...)
-		if r.boundTo.IsValid() && r.observed.IsValid() {
+		if r.boundTo.IsValid() && r.observed.IsValid() && r.link == link {
 			s.Probers = append(s.Probers, stun.Prober{Server: r.boundTo, Seen: r.observed.Addr()})
 		}
 	}
 	for _, c := range me.local {
-		if c.Kind == weft.Host {
+		if c.Kind == weft.Host && c.Link == link {
 			s.Local = append(s.Local, c.Addr.Addr())
 		}
 	}
@@ -106,19 +95,6 @@ func (r *relayLink) forgetProbes() {
 	}
 }
 
-// setNAT takes in what was found out.
-func (me *mesh) setNAT(now time.Time, n gather.NATs) {
-	if me.nat == n.IPv4 {
-		return
-	}
-	me.nat = n.IPv4
-	me.log.Info("the NAT in front of this node", "ipv4", me.nat.String())
-	for _, p := range me.peers {
-		p.agent.SetNAT(now, me.nat)
-		p.due = true
-	}
-}
-
 // suspect has servers and relays asked where they see this node: a way that is left may have died of a NAT that
 // gave the mapping to somebody else, and whoever looks for another way has to know the new one. A relay that was
 // restarted, too, has forgotten us, and drops without a word.
@@ -127,7 +103,9 @@ func (me *mesh) suspect(now time.Time) {
 		return
 	}
 	me.suspected = now
-	me.reflexive.Recheck(now)
+	for _, l := range me.links.list {
+		l.reflexive.Recheck(now)
+	}
 	for _, r := range me.relays {
 		if r.binding != nil {
 			r.binding.Recheck(now)

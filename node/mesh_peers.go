@@ -64,7 +64,7 @@ func (me *mesh) setPeers(now time.Time) {
 				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget,
 			})}
 			p.agent.SetLocal(now, me.local)
-			p.agent.SetNAT(now, me.nat)
+			p.agent.SetNATs(now, me.linkNATs())
 			p.agent.SetRelays(now, me.relayVias(n))
 			me.peers[n.ID] = p
 			changed = true
@@ -133,7 +133,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 	for _, s := range a.Switches {
 		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)
-		if s.From.Method == weft.Direct && s.To.Method != weft.Direct || s.From.Method == weft.RelayUDP {
+		if s.From.Method == weft.Direct && (s.To.Method != weft.Direct || s.To.Link != s.From.Link) || s.From.Method == weft.RelayUDP {
 			me.suspect(now)
 		}
 		me.log.Info("path changed", "peer", p.node.Name, "from", s.From.String(), "to", s.To.String(), "reason", s.Reason)

@@ -19,6 +19,10 @@ const (
 	resolveEvery = 30 * time.Second
 	// streamTimeout bounds reaching a relay's stream, WebSocket as the second try included.
 	streamTimeout = 20 * time.Second
+	// lapPause is how much longer, each time, it is before a relay that answered by no link is tried by all of them at
+	// another of its addresses, up to lapLongest: asking goes on meanwhile, more and more seldom.
+	lapPause   = 5 * time.Second
+	lapLongest = time.Minute
 	// maxStreams is how many relays' streams one node keeps open: the nearest ones by number. Over UDP it is
 	// bound to all of them, which costs a packet in some seconds.
 	maxStreams = 3
@@ -30,6 +34,9 @@ type relayLink struct {
 	addrs     []netip.AddrPort // of its UDP port; the first is tried, then the next
 	binding   *relay.UDPBinding
 	boundTo   netip.AddrPort // the address that the engine was told, if any
+	link      weft.LinkID    // that the relay is bound by
+	tried     int            // by how many links and addresses in a row it did not answer
+	moveOn    time.Time      // when the next is tried at the earliest
 	observed  netip.AddrPort // where the relay sees this node
 	stream    *relay.Stream
 	cancel    context.CancelFunc // of the goroutines that look up and keep the stream
@@ -45,6 +52,7 @@ func (r *relayLink) close() {
 
 // recheck binds anew and has the stream looked at: the network changed.
 func (r *relayLink) recheck(now time.Time) {
+	r.tried, r.moveOn = 0, time.Time{}
 	if r.binding != nil {
 		r.binding.Recheck(now)
 	}
@@ -86,20 +94,26 @@ func (me *mesh) setAddrs(now time.Time, r *relayLink, addrs []netip.AddrPort) {
 		return
 	}
 	r.addrs = addrs
-	me.bind(now, r)
-	var servers []netip.AddrPort
+	me.bind(now, r, me.links.first())
+	for _, l := range me.links.list {
+		l.reflexive.SetServers(now, me.stunServers())
+		l.watch.Recheck()
+	}
+}
+
+// stunServers are the STUN servers of all relays.
+func (me *mesh) stunServers() (servers []netip.AddrPort) {
 	for _, x := range me.netmap.Relays {
 		if l := me.relays[x.ID]; l != nil {
 			servers = append(servers, l.addrs...)
 		}
 	}
-	me.reflexive.SetServers(now, servers)
-	me.natWatch.Recheck()
+	return servers
 }
 
-// bind starts the exchange with the first of the relay's addresses.
-func (me *mesh) bind(now time.Time, r *relayLink) {
-	r.binding = nil
+// bind starts the exchange with the first of the relay's addresses, by a link.
+func (me *mesh) bind(now time.Time, r *relayLink, link weft.LinkID) {
+	r.binding, r.link = nil, link
 	r.forgetProbes()
 	if len(r.addrs) == 0 {
 		return
@@ -124,13 +138,11 @@ func (me *mesh) pollRelay(now time.Time, r *relayLink) time.Time {
 		if b == nil {
 			break
 		}
-		me.engine.WriteTo(0, r.addrs[0], b) // lost is lost: the binding asks again
+		me.engine.WriteTo(r.link, r.addrs[0], b) // lost is lost: the binding asks again
 	}
 	if r.binding.Lost() {
-		if len(r.addrs) > 1 {
-			r.addrs = append(r.addrs[1:len(r.addrs):len(r.addrs)], r.addrs[0])
-			me.bind(now, r)
-			next = now
+		if at := me.elsewhere(now, r); !at.IsZero() && (at.Before(next) || next.IsZero()) {
+			next = at
 		}
 	}
 	me.fetchAnswers(now, r)
@@ -138,12 +150,31 @@ func (me *mesh) pollRelay(now time.Time, r *relayLink) time.Time {
 	return next
 }
 
+// elsewhere begins to bind a relay that does not answer by another link, or when it did by none at another of its
+// addresses. It returns when to ask again; zero where there is nothing else to try.
+func (me *mesh) elsewhere(now time.Time, r *relayLink) time.Time {
+	n := max(1, len(me.links.list))
+	if n < 2 && len(r.addrs) < 2 {
+		return time.Time{}
+	}
+	if now.Before(r.moveOn) {
+		return r.moveOn
+	}
+	if r.tried++; r.tried%n == 0 {
+		r.addrs = append(r.addrs[1:len(r.addrs):len(r.addrs)], r.addrs[0])
+		r.moveOn = now.Add(min(time.Duration(r.tried/n)*lapPause, lapLongest))
+	}
+	me.bind(now, r, me.links.next(r.link))
+	return now
+}
+
 // takeRelayFrame hands a relay's answer to the binding that waits for it.
-func (me *mesh) takeRelayFrame(now time.Time, from netip.AddrPort, b []byte) {
+func (me *mesh) takeRelayFrame(now time.Time, link weft.LinkID, from netip.AddrPort, b []byte) {
 	for _, r := range me.relays {
-		if r.binding == nil || r.addrs[0] != from || !r.binding.Handle(now, b) {
+		if r.binding == nil || r.link != link || r.addrs[0] != from || !r.binding.Handle(now, b) {
 			continue
 		}
+		r.tried, r.moveOn = 0, time.Time{}
 		me.fetchAnswers(now, r)
 		me.relayState(now, r)
 		return
@@ -159,13 +190,18 @@ func (me *mesh) relayState(now time.Time, r *relayLink) {
 	if bound != r.boundTo {
 		r.boundTo = bound
 		if bound.IsValid() {
-			me.natWatch.Recheck() // there is one more to ask
+			if l := me.links.find(r.link); l != nil {
+				l.watch.Recheck() // there is one more to ask
+			}
 		}
 		for _, p := range me.peers {
 			p.locateSoon(now)
 		}
-		me.log.Info("relay over UDP", "relay", r.relay.Name, "bound", bound.IsValid(), "address", r.addrs[0].String())
+		me.log.Info("relay over UDP", "relay", r.relay.Name, "bound", bound.IsValid(), "address", r.addrs[0].String(), "link", me.device(r.link))
 		me.relaysChanged(now)
+		if me.links.apart {
+			me.tellNATs(now) // the first may be another now
+		}
 	}
 	if observed != r.observed {
 		r.observed = observed
@@ -177,9 +213,9 @@ func (me *mesh) relayState(now time.Time, r *relayLink) {
 func (me *mesh) relaysChanged(now time.Time) {
 	for id, r := range me.relays {
 		if r.stream != nil {
-			me.engine.SetRelay(id, r.boundTo, r.stream)
+			me.engine.SetRelayOn(id, r.link, r.boundTo, r.stream)
 		} else {
-			me.engine.SetRelay(id, r.boundTo, nil) // not a typed nil
+			me.engine.SetRelayOn(id, r.link, r.boundTo, nil) // not a typed nil
 		}
 	}
 	for _, p := range me.peers {

@@ -24,7 +24,14 @@ const (
 type spares struct {
 	owner map[weft.LinkID]*peer
 	ports map[weft.LinkID]uint16
-	asks  map[weft.LinkID]*ask // by the socket that asks
+	on    map[weft.LinkID]weft.LinkID // the link that it was opened on
+	asks  map[weft.LinkID]*ask        // by the socket that asks
+}
+
+func newSpares() spares {
+	return spares{
+		owner: map[weft.LinkID]*peer{}, ports: map[weft.LinkID]uint16{}, on: map[weft.LinkID]weft.LinkID{}, asks: map[weft.LinkID]*ask{},
+	}
 }
 
 // An ask is a question to a STUN server from the first of some fresh sockets, of which the agent hears together
@@ -37,14 +44,14 @@ type ask struct {
 
 // openSockets serves an agent's wish.
 func (me *mesh) openSockets(now time.Time, p *peer, o path.Opening) {
-	links, ports, err := me.engine.OpenSockets(o.Count, o.V6)
+	links, ports, err := me.engine.OpenSocketsOn(o.Link, o.Count, o.V6)
 	if err != nil {
 		me.log.Warn("not all sockets that a path may need can be opened", "peer", p.node.Name, "error", err)
 	}
 	opened := make([]path.Opened, len(links))
 	for i := range links {
 		opened[i] = path.Opened{Link: links[i], Port: ports[i]}
-		me.spares.owner[links[i]], me.spares.ports[links[i]] = p, ports[i]
+		me.spares.owner[links[i]], me.spares.ports[links[i]], me.spares.on[links[i]] = p, ports[i], o.Link
 	}
 	if server := me.stunServer(o.V6); o.Ask && len(links) > 0 && server.IsValid() {
 		me.spares.asks[links[0]] = &ask{peer: p, opened: opened, tx: stun.NewTransaction(now, server,
@@ -127,6 +134,7 @@ func (me *mesh) closeSockets(links []weft.LinkID) {
 		me.engine.CloseSocket(link)
 		delete(me.spares.owner, link)
 		delete(me.spares.ports, link)
+		delete(me.spares.on, link)
 	}
 }
 

@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"weft"
+	"weft/engine/underlay"
 	"weft/gather"
 	"weft/host"
 	"weft/relay"
@@ -33,29 +35,21 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	if err != nil {
 		return doc, err
 	}
-	var v4, v6 []netip.Addr
+	var local []netip.Addr
 	for _, c := range gather.Hosts(ifaces, 1, underlayMTU, m.Ranges) {
 		doc.Interface = append(doc.Interface, c.Addr.Addr().String())
-		if c.Addr.Addr().Is4() {
-			v4 = append(v4, c.Addr.Addr())
-		} else {
-			v6 = append(v6, c.Addr.Addr())
-		}
+		local = append(local, c.Addr.Addr())
 	}
 	identity := d.state.Identity()
-	var servers4, servers6 []netip.AddrPort
+	var servers []netip.AddrPort
 	for _, r := range m.Relays {
 		line := weft.NetcheckRelay{Name: r.Name}
 		addrs, err := relayUDPAddrs(relaysCtx, r, lookupAddrs)
 		if err != nil {
 			line.Error = err.Error()
 		}
+		servers = append(servers, addrs...)
 		for _, a := range addrs {
-			if a.Addr().Is4() {
-				servers4 = append(servers4, a)
-			} else {
-				servers6 = append(servers6, a)
-			}
 			if rtt, err := gather.RTT(relaysCtx, a); err == nil && (line.UDPms == 0 || ms(rtt) < line.UDPms) {
 				line.UDPms = ms(rtt)
 			}
@@ -71,37 +65,74 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	// Only now: what else sends from this machine takes ports, of which the tests look at the order.
 	natCtx, cancel := context.WithTimeout(ctx, natPatience)
 	defer cancel()
-	probers, probe := d.probers(natCtx)
-	var both sync.WaitGroup
-	both.Go(func() { doc.IPv4 = family(natCtx, servers4, v4, probers, probe) })
-	both.Go(func() { doc.IPv6 = family(natCtx, servers6, v6, probers, probe) })
-	both.Wait()
-	doc.UDP = doc.IPv4.Works || doc.IPv6.Works
+	from, probe := d.vantages(natCtx, local)
+	found := make([]weft.NetcheckLink, len(from))
+	var all sync.WaitGroup
+	for i, v := range from {
+		found[i].Link, found[i].Interface = v.ID, v.Device
+		all.Go(func() { found[i].IPv4 = v.family(natCtx, false, servers, probe) })
+		all.Go(func() { found[i].IPv6 = v.family(natCtx, true, servers, probe) })
+	}
+	all.Wait()
+	for _, f := range found {
+		doc.UDP = doc.UDP || f.IPv4.Works || f.IPv6.Works
+	}
+	doc.IPv4, doc.IPv6 = found[0].IPv4, found[0].IPv6
+	if from[0].ID != 0 {
+		doc.Links = found
+	}
 	if !doc.UDP {
 		doc.Problems = append(doc.Problems, "no STUN server answers over UDP: a firewall blocks it, and everything goes through a relay's stream")
 	}
 	return doc, nil
 }
 
-// probers are the relays that the running network is bound to, and how to have them probe.
-func (d *Daemon) probers(ctx context.Context) ([]stun.Prober, probeFunc) {
+// A vantage is a link that a netcheck asks by.
+type vantage struct {
+	underlay.Link
+	local   []netip.Addr  // of its interface
+	probers []stun.Prober // the relays that the running network is bound to by it
+}
+
+// vantages are the links of the running network, and how to have relays probe; without one, what the routes say, from
+// all of this machine's addresses.
+func (d *Daemon) vantages(ctx context.Context, local []netip.Addr) (list []vantage, probe probeFunc) {
 	var me *mesh
-	if d.do(ctx, func() error { me = d.mesh; return nil }) != nil || me == nil {
-		return nil, nil
+	if d.do(ctx, func() error { me = d.mesh; return nil }) == nil && me != nil {
+		probe = me.probe
+		me.ask(ctx, func(time.Time) {
+			for _, l := range me.links.list {
+				s := me.surroundings(l.ID)
+				v := vantage{Link: l.Link, local: s.Local, probers: s.Probers}
+				if l.ID == 0 {
+					v.local = local
+				}
+				list = append(list, v)
+			}
+		})
 	}
-	var s gather.Surroundings
-	me.ask(ctx, func(time.Time) { s = me.surroundings() })
-	return s.Probers, me.probe
+	if len(list) == 0 {
+		list = []vantage{{local: local}}
+	}
+	return list, probe
 }
 
 type probeFunc = func(context.Context, netip.AddrPort, stun.Probe) bool
 
-func family(ctx context.Context, servers []netip.AddrPort, local []netip.Addr, probers []stun.Prober, probe probeFunc) weft.NetcheckFamily {
+// family asks the servers of one address family.
+func (v vantage) family(ctx context.Context, six bool, servers []netip.AddrPort, probe probeFunc) weft.NetcheckFamily {
 	f := weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown", Outside: []netip.Addr{}, Prospects: []string{}}
-	if len(servers) == 0 || len(local) == 0 {
+	other := func(a netip.Addr) bool { return a.Unmap().Is6() != six }
+	cfg := gather.BehaviourConfig{
+		Servers: slices.DeleteFunc(slices.Clone(servers), func(a netip.AddrPort) bool { return other(a.Addr()) }),
+		Local:   slices.DeleteFunc(slices.Clone(v.local), other),
+		Probers: slices.DeleteFunc(slices.Clone(v.probers), func(p stun.Prober) bool { return other(p.Server.Addr()) }),
+		Probe:   probe, Device: v.Device,
+	}
+	if len(cfg.Servers) == 0 || len(cfg.Local) == 0 {
 		return f
 	}
-	r, err := gather.Behaviour(ctx, gather.BehaviourConfig{Servers: servers, Local: local, Probers: probers, Probe: probe})
+	r, err := gather.Behaviour(ctx, cfg)
 	if err != nil || len(r.Seen) == 0 {
 		return f
 	}

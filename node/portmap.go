@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,18 +38,17 @@ func (m *portMaps) start(ctx context.Context, me *mesh) (wait func()) {
 	return func() { <-m.ended }
 }
 
-// candidates are where routers pass packets on from. Left out are addresses within the overlay: a provider's NAT may
-// have one of the same range, which means something else to peers.
-func (m *portMaps) candidates(in weft.NetworkMap) []weft.Candidate {
-	list := portmap.Candidates(m.states)
-	return slices.DeleteFunc(list, func(c weft.Candidate) bool {
-		for _, r := range in.Ranges {
-			if r.Contains(c.Addr.Addr()) {
-				return true
-			}
+// candidates are where routers pass packets on from, each to the link that the router is on. Left out are addresses
+// within the overlay: a provider's NAT may have one of the same range, which means something else to peers.
+func (m *portMaps) candidates(me *mesh) (list []weft.Candidate) {
+	for _, s := range m.states {
+		external := s.Mapping.External
+		link, ok := me.linkOf(s.Mapping.Internal.Addr())
+		if external.IsValid() && ok && !slices.ContainsFunc(me.netmap.Ranges, func(r netip.Prefix) bool { return r.Contains(external.Addr()) }) {
+			list = append(list, weft.Candidate{Addr: external, Kind: weft.PortMapped, Link: link})
 		}
-		return false
-	})
+	}
+	return list
 }
 
 // recheck looks at the routers anew: the network changed.

@@ -63,7 +63,7 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	s.Self.Addrs, s.Self.Expires = m.Self.Addrs, m.Self.Expires
 	s.Self.Candidates = append(s.Self.Candidates, me.local...)
 	s.Self.Interface, s.Self.MTU, s.Self.Proxy = me.cfg.Device.Name, me.cfg.Device.mtu, me.cfg.Device.proxyAddr()
-	s.Self.Port = me.engine.Port()
+	s.Self.Port, s.Self.Links = me.engine.Port(), me.linkStatus()
 	var namesProblem string
 	if s.Self.DNS, namesProblem = me.names.how(); namesProblem != "" {
 		s.Problems = append(s.Problems, namesProblem)
@@ -103,7 +103,7 @@ func (me *mesh) peerStatus(now time.Time, p *peer) weft.PeerStatus {
 		ID: n.ID, Name: n.Name, Addrs: n.Addrs, User: n.User, Tags: n.Tags, Online: n.Online,
 		Path: snap.Selected.Method.Kind(), Method: snap.Selected.Method, Endpoint: me.endpoint(snap.Selected),
 		RTTms: ms(snap.RTT), Loss: snap.Loss, LastHandshake: me.engine.Handshake(n.ID), LastSeen: snap.LastSeen,
-		DirectAfterMS: ms(snap.DirectAfter),
+		DirectAfterMS: ms(snap.DirectAfter), Link: me.linkName(snap.Selected),
 	}
 	for _, c := range me.engine.Counters(nil, n.ID) {
 		st.RxBytes += c.RxBytes
@@ -128,7 +128,19 @@ func (me *mesh) endpoint(v weft.Via) string {
 }
 
 func (me *mesh) viaName(v weft.Via) string {
-	return strings.TrimSpace(v.Method.String() + " " + me.endpoint(v))
+	name := strings.TrimSpace(v.Method.String() + " " + me.endpoint(v))
+	if device := me.linkName(v); device != "" {
+		name += " by " + device
+	}
+	return name
+}
+
+// linkName is the interface that a direct way leaves by, where there are several links.
+func (me *mesh) linkName(v weft.Via) string {
+	if v.Method != weft.Direct {
+		return ""
+	}
+	return me.device(v.Link)
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
