@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/tun"
-
 	"weft/engine"
+	"weft/engine/segment"
 )
 
 const patience = 20 * time.Second
@@ -30,9 +29,9 @@ var (
 	addrB4, addrB6 = netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("fd00:77::2")
 )
 
-func newStack(t testing.TB, addrs ...netip.Addr) (tun.Device, *Netstack) {
+func newStack(t testing.TB, addrs ...netip.Addr) (engine.Device, *Netstack) {
 	t.Helper()
-	dev, n, err := New(addrs, engine.MTU, slog.New(slog.DiscardHandler))
+	dev, n, err := NewDevice(addrs, engine.MTU, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,34 +39,89 @@ func newStack(t testing.TB, addrs ...netip.Addr) (tun.Device, *Netstack) {
 	return dev, n
 }
 
-// offset is what the engine leaves in front of packets.
-const offset = 16
+// A cable carries packets from one device to another until they are closed.
+type cable func(t testing.TB, to, from engine.Queue)
 
-// wired joins two stacks by a wire.
-func wired(t testing.TB) (a, b *Netstack) {
+// whole carries super-packets as they are.
+func whole(t testing.TB, to, from engine.Queue) {
+	for buf := make([]byte, engine.ReadSize); ; {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if n > 0 {
+			to.Write(buf[:n])
+		}
+	}
+}
+
+// merged carries pieces and puts together what comes at once, as two engines do.
+func merged(t testing.TB, to, from engine.Queue) {
+	m, spare := segment.NewMerger(64), segment.NewMerger(64)
+	apart(t, from, func(p []byte, last bool) {
+		if p != nil {
+			dst := m.Place(len(p))
+			if dst == nil {
+				to.Write(m.Take())
+				dst = m.Place(len(p))
+			}
+			copy(dst[:len(p)], p)
+			if !m.Add(len(p)) {
+				m.Move(len(p), spare)
+				to.Write(m.Take())
+				m, spare = spare, m
+			}
+		}
+		if last && m.Len() > 0 {
+			to.Write(m.Take())
+		}
+	})
+}
+
+// pieces carries each packet by itself.
+func pieces(t testing.TB, to, from engine.Queue) {
+	apart(t, from, func(p []byte, _ bool) {
+		if p != nil {
+			to.Write(bare(p))
+		}
+	})
+}
+
+// bare is a packet with a header that says nothing.
+func bare(p []byte) []byte { return append(make([]byte, segment.HeaderSize), p...) }
+
+// apart gives the packets that come out of a device, taken apart. The last of what comes at once is followed by nil.
+func apart(t testing.TB, from engine.Queue, give func(p []byte, last bool)) {
+	var s segment.Splitter
+	buf := make([]byte, engine.ReadSize)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		for ; n > 0; n, _ = from.TryRead(buf) {
+			if err := s.Begin(segment.ParseHeader(buf), buf[segment.HeaderSize:n]); err != nil {
+				t.Error(err)
+				continue
+			}
+			for p := s.Next(); p != nil; p = s.Next() {
+				give(p, false)
+			}
+		}
+		give(nil, true)
+	}
+}
+
+// wired joins two stacks as two engines do.
+func wired(t testing.TB) (a, b *Netstack) { return wiredBy(t, merged) }
+
+func wiredBy(t testing.TB, w cable) (a, b *Netstack) {
 	t.Helper()
 	devA, a := newStack(t, addrA4, addrA6)
 	devB, b := newStack(t, addrB4, addrB6)
 	var wg sync.WaitGroup
-	pump := func(dst, src tun.Device) {
-		bufs, sizes := make([][]byte, src.BatchSize()), make([]int, src.BatchSize())
-		for i := range bufs {
-			bufs[i] = make([]byte, offset+2048)
-		}
-		for {
-			n, err := src.Read(bufs, sizes, offset)
-			if err != nil {
-				return
-			}
-			out := make([][]byte, n)
-			for i := range out {
-				out[i] = bufs[i][:offset+sizes[i]]
-			}
-			dst.Write(out, offset)
-		}
-	}
-	wg.Go(func() { pump(devA, devB) })
-	wg.Go(func() { pump(devB, devA) })
+	wg.Go(func() { w(t, devA.Queues()[0], devB.Queues()[0]) })
+	wg.Go(func() { w(t, devB.Queues()[0], devA.Queues()[0]) })
 	t.Cleanup(func() { devA.Close(); devB.Close(); wg.Wait() })
 	return a, b
 }
@@ -274,25 +328,28 @@ func internetChecksum(b []byte) uint16 {
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
 	}
+	if len(b) > 0 {
+		sum += uint32(b[0]) << 8
+	}
 	sum = sum>>16 + sum&0xffff
 	return ^uint16(sum>>16 + sum)
 }
 
 // one reads one packet from a device.
-func one(t *testing.T, dev tun.Device) []byte {
+func one(t *testing.T, dev engine.Device) []byte {
 	t.Helper()
-	bufs, sizes := [][]byte{make([]byte, offset+2048)}, []int{0}
-	n, err := dev.Read(bufs, sizes, offset)
-	if n != 1 || err != nil {
-		t.Fatalf("read %d packets, %v", n, err)
+	buf := make([]byte, engine.ReadSize)
+	n, err := dev.Queues()[0].Read(buf)
+	if n == 0 || err != nil {
+		t.Fatalf("read %d bytes, %v", n, err)
 	}
-	return bufs[0][offset : offset+sizes[0]]
+	return buf[segment.HeaderSize:n]
 }
 
 func TestEchoRequestsAreAnsweredForTheNodesOwnAddressesOnly(t *testing.T) {
 	dev, n := newStack(t, addrA4)
 	send := func(to netip.Addr) {
-		dev.Write([][]byte{append(make([]byte, offset), icmpEcho(addrB4, to)...)}, offset)
+		dev.Queues()[0].Write(bare(icmpEcho(addrB4, to)))
 	}
 	send(addrA4)
 	if p := one(t, dev); p[9] != 1 || p[20] != 0 || netip.AddrFrom4([4]byte(p[16:])) != addrB4 {
@@ -335,37 +392,40 @@ func TestAChangeOfAddressesLeavesConnectionsOfTheOthersAlone(t *testing.T) {
 func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
 	dev, _ := newStack(t, addrA4, addrA6)
 	good := icmpEcho(addrB4, addrA4)
-	var batch [][]byte
-	for i := range 4000 {
-		g := make([]byte, offset+i%200)
+	q := dev.Queues()[0]
+	for i := range 12000 {
+		g := make([]byte, i%200)
 		rand.Read(g)
-		if len(g) > offset+1 {
+		const at = segment.HeaderSize
+		if len(g) > at {
 			switch i % 3 {
 			case 0:
-				g[offset] = 0x45
-				copy(g[offset:], good[:min(20, len(g)-offset)])
-				if len(g) > offset+9 {
-					g[offset+9] = []byte{6, 17, 1}[i/3%3]
+				copy(g[at:], good[:min(20, len(g)-at)])
+				if len(g) > at+9 {
+					g[at+9] = []byte{6, 17, 1}[i/3%3]
 				}
 			case 1:
-				g[offset] = 0x60
+				g[at] = 0x60
+			}
+			switch i % 4 {
+			case 0:
+				clear(g[:at])
+			case 1:
+				g[1] = []byte{segment.TCPv4, segment.TCPv6, segment.UDP}[i/4%3]
 			}
 		}
-		batch = append(batch, g)
+		q.Write(g)
 	}
-	if n, err := dev.Write(batch, offset); n != len(batch) || err != nil {
-		t.Fatal(n, err)
-	}
-	dev.Write([][]byte{append(make([]byte, offset), good...)}, offset)
+	q.Write(bare(good))
 	deadline := time.After(patience)
 	found := make(chan bool)
 	go func() {
-		bufs, sizes := [][]byte{make([]byte, offset+2048)}, []int{0}
-		for {
-			if _, err := dev.Read(bufs, sizes, offset); err != nil {
+		for buf := make([]byte, engine.ReadSize); ; {
+			n, err := q.Read(buf)
+			if err != nil {
 				return
 			}
-			if p := bufs[0][offset : offset+sizes[0]]; p[0] == 0x45 && p[9] == 1 && p[20] == 0 {
+			if p := buf[segment.HeaderSize:n]; len(p) > 20 && p[0] == 0x45 && p[9] == 1 && p[20] == 0 {
 				found <- true
 				return
 			}
@@ -380,7 +440,7 @@ func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
 
 func TestNothingRunsOnAfterTheDeviceIsClosed(t *testing.T) {
 	before := runtime.NumGoroutine()
-	dev, n, err := New([]netip.Addr{addrA4}, engine.MTU, slog.New(slog.DiscardHandler))
+	dev, n, err := NewDevice([]netip.Addr{addrA4}, engine.MTU, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,13 +479,11 @@ func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the program's connection was left open")
 	}
-	if _, err := devA.Read([][]byte{make([]byte, 2048)}, make([]int, 1), 0); !errors.Is(err, os.ErrClosed) {
+	if _, err := devA.Queues()[0].Read(make([]byte, engine.ReadSize)); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("reading from a closed device: %v", err)
 	}
-	if _, err := devA.Write([][]byte{{0x45}}, 0); !errors.Is(err, os.ErrClosed) {
+	if err := devA.Queues()[0].Write(bare(icmpEcho(addrB4, addrA4))); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("writing to a closed device: %v", err)
-	}
-	for range devA.Events() { // ends
 	}
 }
 
@@ -440,19 +498,31 @@ func tcpData(from, to netip.Addr, port uint16) []byte {
 	binary.BigEndian.PutUint16(p[20:], port)
 	binary.BigEndian.PutUint16(p[22:], 9)
 	p[32], p[33] = 5<<4, 0x10 // ACK
+	return summed(p)
+}
+
+// summed makes the checksums of a packet of TCP or UDP over IPv4.
+func summed(p []byte) []byte {
+	p[10], p[11] = 0, 0
 	binary.BigEndian.PutUint16(p[10:], internetChecksum(p[:20]))
+	at := 20 + 16
+	if p[9] == 17 {
+		at = 20 + 6
+	}
+	p[at], p[at+1] = 0, 0
+	pseudo := append(bytes.Clone(p[12:20]), 0, p[9], byte((len(p)-20)>>8), byte(len(p)-20))
+	binary.BigEndian.PutUint16(p[at:], internetChecksum(append(pseudo, p[20:]...)))
 	return p
 }
 
-func TestNoPacketOfABatchStaysBehind(t *testing.T) {
+func TestNoPacketStaysBehind(t *testing.T) {
 	dev, _ := newStack(t, addrA4)
-	const flows = 6 // ports that GRO puts into one bucket
-	var batch [][]byte
+	const flows = 6
+	q := dev.Queues()[0]
 	for i := range uint16(flows) {
-		batch = append(batch, append(make([]byte, offset), tcpData(addrB4, addrA4, 1000+8*i)...))
+		q.Write(bare(tcpData(addrB4, addrA4, 1000+8*i)))
 	}
-	dev.Write(batch, offset)
-	dev.Write([][]byte{append(make([]byte, offset), icmpEcho(addrB4, addrA4)...)}, offset)
+	q.Write(bare(icmpEcho(addrB4, addrA4)))
 	resets := 0
 	for {
 		p := one(t, dev)
@@ -475,9 +545,7 @@ func TestClosingDoesNotWaitForConnectionsThatNeverStood(t *testing.T) {
 	binary.BigEndian.PutUint16(syn[2:], 40)
 	binary.BigEndian.PutUint16(syn[22:], port)
 	syn[33] = 0x02
-	syn[10], syn[11] = 0, 0
-	binary.BigEndian.PutUint16(syn[10:], internetChecksum(syn[:20]))
-	dev.Write([][]byte{append(make([]byte, offset), syn...)}, offset)
+	dev.Queues()[0].Write(bare(summed(syn)))
 	if p := one(t, dev); p[33] != 0x12 {
 		t.Fatalf("not a SYN-ACK: %x", p)
 	}
