@@ -31,6 +31,10 @@ type tunnel struct {
 	Endpoint netip.AddrPort // of the peer; zero: to be learned from it
 	Addrs    []netip.Prefix // within
 	Allowed  []netip.Prefix // of the peer, within
+
+	// Keepalive is how often at least something is sent; zero: only data is. Who moves and has nothing to say is not found again
+	// without.
+	Keepalive time.Duration
 }
 
 // newPair makes both sides of a tunnel, with addresses of its own.
@@ -123,9 +127,17 @@ func moved(a netip.Addr, number int) netip.Addr {
 
 func (m machine) move(t *testing.T, number int) {
 	t.Helper()
-	readdress := fmt.Sprintf("addr flush dev eth0 scope global\naddr add %s/24 dev eth0\naddr add %s/64 dev eth0 nodad\n",
-		moved(m.Addr(), number), moved(m.Addr6(), number))
-	must(m.batch(t.Context(), readdress))(t)
+	// The routes go with the addresses.
+	lines := "addr flush dev eth0 scope global\n"
+	for _, a := range []netip.Addr{m.Addr(), m.Addr6()} {
+		bits, family, nodad := 24, "0.0.0.0/0", ""
+		if a.Is6() {
+			bits, family, nodad = 64, "::/0", " nodad"
+		}
+		gateway := netip.PrefixFrom(a, bits).Masked().Addr().Next()
+		lines += fmt.Sprintf("addr add %s/%d dev eth0%s\nroute replace %s via %s\n", moved(a, number), bits, nodad, family, gateway)
+	}
+	must(m.batch(t.Context(), lines))(t)
 }
 
 // batch runs lines of ip(8).
@@ -167,6 +179,9 @@ func (n tunnel) configuration() []byte {
 	}
 	if n.Endpoint.IsValid() {
 		fmt.Fprintf(&b, "Endpoint = %s\n", n.Endpoint)
+	}
+	if n.Keepalive > 0 {
+		fmt.Fprintf(&b, "PersistentKeepalive = %d\n", n.Keepalive/time.Second)
 	}
 	for _, a := range n.Allowed {
 		fmt.Fprintf(&b, "AllowedIPs = %s\n", a)

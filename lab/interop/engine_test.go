@@ -69,7 +69,7 @@ func newEngine(n tunnel) (*engine.Engine, error) {
 		dev.Close()
 		return nil, err
 	}
-	if err := e.SetPeers([]engine.Peer{{ID: peerID, Key: peer, Allowed: n.Allowed, Plain: true, PSK: n.PSK, Endpoint: n.Endpoint}}); err != nil {
+	if err := e.SetPeers([]engine.Peer{{ID: peerID, Key: peer, Allowed: n.Allowed, Plain: true, PSK: n.PSK, Endpoint: n.Endpoint, Keepalive: n.Keepalive}}); err != nil {
 		e.Close()
 		return nil, err
 	}

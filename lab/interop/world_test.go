@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"weft/lab/guest"
 	"weft/lab/netns"
@@ -19,7 +20,8 @@ type world struct {
 	links  []linked
 	number int // of the last tunnel
 
-	options []netns.HostOption
+	keepalive time.Duration // of all tunnels
+	options   []netns.HostOption
 }
 
 // noImpairment is a link that does nothing to packets.
@@ -113,6 +115,7 @@ func (w *world) meet(t *testing.T, name string, weBegin, six, psk bool) *meeting
 	w.number++
 	x := &meeting{name: name, weBegin: weBegin, six: six, peer: w.theirs[name]}
 	x.ours, x.theirs = newPair(t, w.number, psk)
+	x.ours.Keepalive, x.theirs.Keepalive = w.keepalive, w.keepalive
 	if weBegin {
 		x.ours.Endpoint = netip.AddrPortFrom(x.peer.addr(six), x.theirs.Port)
 	} else {
