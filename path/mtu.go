@@ -101,7 +101,7 @@ func (a *Agent) effective(p *pair) int {
 	return p.mtu.use
 }
 
-// fit searches for the lengths of the pairs that matter: the one in use, and the one that would take its place.
+// fit searches for the lengths of the pairs that matter: the one in use, and those that would take its place.
 func (a *Agent) fit(now time.Time, out *Actions) {
 	out.MTUs = out.MTUs[:0]
 	if a.cfg.MTU == 0 {
@@ -111,7 +111,7 @@ func (a *Agent) fit(now time.Time, out *Actions) {
 	for _, p := range a.pairs {
 		used := p == a.choice.pair
 		if p.mtu == nil {
-			if !used && (p != spare || !a.busy(now)) {
+			if !used && !p.warm && (p != spare || !a.busy(now)) {
 				continue
 			}
 			p.mtu = &search{}

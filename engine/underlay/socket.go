@@ -49,6 +49,9 @@ func (x *socket) enlarge() (err error) {
 	if x.granted[0], x.granted[1], err = host.SizeUDPBuffers(x.conn, receiveBuffer, sendBuffer); err != nil {
 		return err
 	}
+	if err := host.AllowFragments(x.conn); err != nil {
+		return err
+	}
 	batch, err := host.NewUDPSocket(x.conn)
 	if err != nil {
 		return err
