@@ -133,7 +133,8 @@ type overlayRun struct {
 	began  time.Time
 }
 
-// Overlay measures weft's paths beside plain wireguard-go and the bare link, and joins behind NATs.
+// Overlay measures weft's paths beside plain wireguard-go and the bare link, and joins behind NATs. When it fails, the
+// report has what was measured until then, and judges nothing.
 func Overlay(ctx context.Context, o OverlayOptions) (*Report, error) {
 	if err := netns.Available(); err != nil {
 		return nil, fmt.Errorf("the benchmark needs network namespaces: %w", err)
@@ -167,7 +168,8 @@ func Overlay(ctx context.Context, o OverlayOptions) (*Report, error) {
 			continue
 		}
 		if err := step.run(ctx); err != nil {
-			return nil, err
+			r.report.Note("It ended early: %v", err)
+			return r.report, err
 		}
 	}
 	r.report.Seconds = time.Since(r.began).Seconds()

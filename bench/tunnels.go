@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"weft"
 )
 
 // tunnels measures what one pair of hosts is for. The parts come one after the other, and in each the subjects
@@ -191,15 +189,12 @@ func (s *site) profile(ctx context.Context, x subject, round int) error {
 	return nil
 }
 
+// relayed comes last: it leaves the path as it needed it.
 func (s *site) relayed(ctx context.Context, x subject, round int) error {
 	if err := s.force(ctx, x); err != nil {
 		return err
 	}
-	err := s.streamed(ctx, x, round, 1, relayedRate, relayedCPU)
-	if x.method != weft.Direct {
-		err = errors.Join(err, s.force(ctx, s.subject(direct)))
-	}
-	return err
+	return s.streamed(ctx, x, round, 1, relayedRate, relayedCPU)
 }
 
 // jumbo measures tunnels over a link with jumbo frames.

@@ -56,6 +56,11 @@ What is measured, and what --only takes:
 			o.Out, o.Version = a.err, weft.Version
 			r, err := bench.Overlay(c.Context(), o)
 			if err != nil {
+				if r != nil && len(r.Samples) > 0 {
+					if path, failed := r.Save(dir); failed == nil {
+						fmt.Fprintln(a.err, "raw figures until then:", path)
+					}
+				}
 				return err
 			}
 			return a.reportBench(r, dir)
