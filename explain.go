@@ -20,6 +20,8 @@ type Explanation struct {
 	Loss          float64   `json:"loss"`                      // 0..1, of data in the last seconds
 	LastSeen      time.Time `json:"last_seen,omitzero"`        // any packet of the peer's
 	DirectAfterMS float64   `json:"direct_after_ms,omitempty"` // as in PeerStatus
+	// MTU is the longest packet that is sent by the path, in bytes.
+	MTU int `json:"mtu,omitempty"`
 	// OwnSocket is the port of the UDP socket that the path has to itself; 0: it shares the node's.
 	OwnSocket uint16        `json:"own_socket,omitempty"`
 	Self      ExplainedSide `json:"self"`
@@ -63,6 +65,7 @@ type WayStatus struct {
 	InUse    bool      `json:"in_use"`
 	RTTms    float64   `json:"rtt_ms,omitempty"`
 	Loss     float64   `json:"loss"`
+	MTU      int       `json:"mtu,omitempty"` // the longest packet that it carries in bytes, where that is known
 	LastSeen time.Time `json:"last_seen,omitzero"`
 	Tries    int       `json:"tries,omitempty"` // without an answer
 	Why      string    `json:"why,omitempty"`   // it failed

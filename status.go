@@ -116,8 +116,10 @@ type PeerStatus struct {
 	Link     string       `json:"link,omitempty"`     // interface that a direct path leaves by, where there are several links
 	RTTms    float64      `json:"rtt_ms,omitempty"`
 	Loss     float64      `json:"loss"` // 0..1, of data in the last seconds
-	RxBytes  uint64       `json:"rx_bytes"`
-	TxBytes  uint64       `json:"tx_bytes"`
+	// MTU is the longest packet that is sent by the path, in bytes.
+	MTU     int    `json:"mtu,omitempty"`
+	RxBytes uint64 `json:"rx_bytes"`
+	TxBytes uint64 `json:"tx_bytes"`
 	// LastHandshake is WireGuard's; LastSeen is the last packet of any kind.
 	LastHandshake time.Time `json:"last_handshake,omitzero"`
 	LastSeen      time.Time `json:"last_seen,omitzero"`

@@ -42,6 +42,7 @@ func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
 		Schema: weft.SchemaVersion, Peer: p.node.Name, Online: p.node.Online,
 		Path: s.Selected.Method.Kind(), Method: s.Selected.Method, Endpoint: me.endpoint(s.Selected), Link: me.linkName(s.Selected),
 		Since: s.Since, Reason: s.Reason, RTTms: ms(s.RTT), Loss: s.Loss, LastSeen: s.LastSeen, DirectAfterMS: ms(s.DirectAfter),
+		MTU:       s.MTU,
 		OwnSocket: me.spares.ports[s.Selected.Link],
 		Self: weft.ExplainedSide{Name: me.netmap.Self.Name, NAT: s.OwnNAT, Words: s.OwnNAT.Words(),
 			Candidates: append([]weft.Candidate{}, me.local...), Links: me.explainLinks(s.OwnNATs, true)},
@@ -54,7 +55,7 @@ func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
 	for _, w := range s.Pairs {
 		way := weft.WayStatus{
 			Way: me.viaName(w.Via), State: w.State.String(), InUse: w.Via == s.Selected, RTTms: ms(w.RTT), Loss: w.Loss,
-			LastSeen: w.LastSeen, Tries: w.Tries, Why: w.Why, Until: w.Until,
+			MTU: w.MTU, LastSeen: w.LastSeen, Tries: w.Tries, Why: w.Why, Until: w.Until,
 		}
 		if w.Via.Method == weft.Direct {
 			way.Kind = w.Kind.String()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"weft"
@@ -82,7 +83,8 @@ type mesh struct {
 	budget    *path.Budget // of all agents together
 	spares    spares
 	mapped    portMaps
-	suspected time.Time // when it was last asked where this node is seen because a way was left
+	suspected time.Time    // when it was last asked where this node is seen because a way was left
+	long      atomic.Int32 // frames that wait and are longer than maxFrame
 }
 
 // A frame is a datagram that the engine handed over, copied.
@@ -94,6 +96,7 @@ type frame struct {
 	class wire.Class
 	n     int
 	b     *[maxFrame]byte
+	long  []byte // in place of b
 }
 
 // newMesh makes the mesh for a map and starts its sockets; run does the rest.
@@ -268,7 +271,11 @@ func (me *mesh) Active(weft.NodeID) {
 }
 
 func (me *mesh) hand(f frame, b []byte) {
-	if len(b) > maxFrame || len(b) == 0 {
+	if len(b) == 0 {
+		return
+	}
+	if len(b) > maxFrame {
+		me.handLong(f, b)
 		return
 	}
 	f.b = frameBuffers.Get().(*[maxFrame]byte)
@@ -282,6 +289,10 @@ func (me *mesh) hand(f frame, b []byte) {
 
 // take handles one frame.
 func (me *mesh) take(now time.Time, f frame) {
+	if f.long != nil {
+		me.takeLong(now, f)
+		return
+	}
 	if f.b == nil {
 		me.activeAt = now
 		if me.watchAt.After(now.Add(watchFast)) {

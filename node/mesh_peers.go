@@ -61,7 +61,7 @@ func (me *mesh) setPeers(now time.Time) {
 			}
 			p = &peer{box: box, seenAt: map[weft.RelayID]netip.Addr{}, agent: path.New(now, path.Config{
 				Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager,
-				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget,
+				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget, MTU: me.cfg.Device.mtu,
 			})}
 			p.agent.SetLocal(now, me.local)
 			p.agent.SetNATs(now, me.linkNATs())
@@ -130,6 +130,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 	for _, addr := range a.Forget {
 		me.engine.Forget(addr)
 	}
+	me.fitWays(p, a.MTUs) // before anything goes by them
 	for _, s := range a.Switches {
 		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)
@@ -140,6 +141,10 @@ func (me *mesh) act(now time.Time, p *peer) {
 	}
 	var buf [maxFrame]byte
 	for _, t := range a.Send {
+		if t.Whole {
+			me.probeLength(now, p, t)
+			continue
+		}
 		me.send(p, t, buf[:0])
 	}
 	me.closeSockets(a.Close)

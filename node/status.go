@@ -103,7 +103,7 @@ func (me *mesh) peerStatus(now time.Time, p *peer) weft.PeerStatus {
 		ID: n.ID, Name: n.Name, Addrs: n.Addrs, User: n.User, Tags: n.Tags, Online: n.Online,
 		Path: snap.Selected.Method.Kind(), Method: snap.Selected.Method, Endpoint: me.endpoint(snap.Selected),
 		RTTms: ms(snap.RTT), Loss: snap.Loss, LastHandshake: me.engine.Handshake(n.ID), LastSeen: snap.LastSeen,
-		DirectAfterMS: ms(snap.DirectAfter), Link: me.linkName(snap.Selected),
+		DirectAfterMS: ms(snap.DirectAfter), MTU: snap.MTU, Link: me.linkName(snap.Selected),
 	}
 	for _, c := range me.engine.Counters(nil, n.ID) {
 		st.RxBytes += c.RxBytes
