@@ -19,6 +19,10 @@ const (
 	// unsentLimit bounds what the kernel queues beyond what is on its way, in bytes, so that frames wait where
 	// they can be dropped. Together with a chunk being written it is 0.1 s of 10 Mbit/s.
 	unsentLimit = 64 << 10
+	// crowd is from how many bytes on whoever adds is ahead of the one who writes, and lets others have the
+	// processor: what is read and cannot be written in time was read in vain. Two writes wait then, one of them
+	// full. Without this a relay that is offered 1.5 times what it can forward forwards a quarter of that.
+	crowd = 2 * chunkSize
 )
 
 var errStreamEnded = errors.New("the stream to the relay has ended")
@@ -56,8 +60,9 @@ func newQueue(most int, age time.Duration, now func() time.Duration, dropped fun
 	return &queue{most: most, age: age, now: now, dropped: dropped, wake: make(chan struct{}, 1)}
 }
 
-// datagrams adds a run of UDP Data frames of at most segment bytes as Data frames of a stream, from a sender.
-func (q *queue) datagrams(from weft.NodeID, data []byte, segment int) {
+// datagrams adds a run of UDP Data frames of at most segment bytes as Data frames of a stream, from a sender. It
+// reports whether the queue is crowded.
+func (q *queue) datagrams(from weft.NodeID, data []byte, segment int) (crowded bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -70,7 +75,11 @@ func (q *queue) datagrams(from weft.NodeID, data []byte, segment int) {
 		data = data[n:]
 	}
 	q.rouse()
+	return q.crowded()
 }
+
+// crowded reports that more waits than crowd. The lock is held.
+func (q *queue) crowded() bool { return q.size > crowd }
 
 // send adds datagrams as Data frames for or from a node.
 func (q *queue) send(id weft.NodeID, datagrams [][]byte) error {
@@ -92,8 +101,8 @@ func (q *queue) send(id weft.NodeID, datagrams [][]byte) error {
 	return nil
 }
 
-// frames adds whole frames as they are.
-func (q *queue) frames(b []byte) {
+// frames adds whole frames as they are. It reports whether the queue is crowded.
+func (q *queue) frames(b []byte) (crowded bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -111,6 +120,7 @@ func (q *queue) frames(b []byte) {
 		b = b[n:]
 	}
 	q.rouse()
+	return q.crowded()
 }
 
 // frameSize is the length of the frame that b begins with, header included.

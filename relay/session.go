@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type session struct {
 	until atomic.Int64 // the same in Unix time, which counts where the machine's clock was set meanwhile
 	heard atomic.Int64 // when the node last said anything
 	bound time.Duration
+	ahead bool // of a writer; the reader's
 	once  sync.Once
 	why   error // of its end
 }
@@ -254,6 +256,10 @@ func (ss *session) read() error {
 			ss.s.flush(w)
 			w = nil
 		}
+		if ss.ahead {
+			ss.ahead = false
+			runtime.Gosched()
+		}
 	}
 }
 
@@ -304,7 +310,7 @@ func (ss *session) forward(now time.Duration, b []byte, count int, w *host.UDPWr
 		for at := 0; at < len(b); at += frameSize(b[at:]) {
 			setFrameNode(b[at:], ss.node.name.id)
 		}
-		other.out.frames(b)
+		ss.ahead = other.out.frames(b) || ss.ahead
 		return w
 	}
 	at := n.binding(now)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -142,6 +143,7 @@ type loop struct {
 
 	perSource [sources]uint16
 	second    time.Duration
+	ahead     bool // of a stream's writer
 }
 
 func (s *Server) newLoop(socket *host.UDPSocket, respond Respond) *loop {
@@ -163,6 +165,10 @@ func (l *loop) run(ctx context.Context) error {
 			l.take(&reads[i])
 		}
 		l.flush()
+		if l.ahead {
+			l.ahead = false
+			runtime.Gosched()
+		}
 	}
 }
 
@@ -244,7 +250,7 @@ func (l *loop) forward(m *host.UDPRead, id weft.NodeID, data []byte, count int) 
 		return
 	}
 	if ss := l.node.session(l.now); ss != nil {
-		ss.out.datagrams(from.node.name.id, data, m.Segment)
+		l.ahead = ss.out.datagrams(from.node.name.id, data, m.Segment) || l.ahead
 		return
 	}
 	s.count.drop(DropNoSuch, count)
