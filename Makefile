@@ -5,7 +5,7 @@
 #   make test-guest    the tests against the kernel's WireGuard, in an emulated machine with Debian's kernel
 #   make test-interop  ten minutes of traffic with every other WireGuard, with loss, rekeys and roaming
 #   make check   formatting, vet, staticcheck, known vulnerabilities, who may lean on whom
-#   make bench   weft beside plain wireguard-go, as ratios
+#   make bench   weft beside plain wireguard-go, and its relay beside another, as ratios
 #   make fuzz    every fuzz target for a short while (FUZZTIME=10s)
 #   make build   bin/weft
 
@@ -51,7 +51,7 @@ check:
 
 bench: build
 	@scripts/install-deps demo || echo "weft: going on without what is missing"
-	bin/weft bench overlay --out $(BENCHOUT)
+	@bin/weft bench overlay --out $(BENCHOUT); overlay=$$?; bin/weft bench relay --out $(BENCHOUT); relay=$$?; exit $$((overlay | relay))
 
 fuzz:
 	@scripts/fuzz $(FUZZTIME)

@@ -189,7 +189,7 @@ func (g *Guest) SetAddrs(ctx context.Context, addrs ...netip.Prefix) error {
 			family, nodad = "-6", " nodad"
 		}
 		lines = append(lines, "addr add "+a.String()+" dev "+device+nodad,
-			"route add "+allOf(family)+" via "+a.Masked().Addr().Next().String())
+			"route replace "+allOf(family)+" via "+a.Masked().Addr().Next().String())
 	}
 	_, err := g.Run(ctx, []byte(strings.Join(lines, "\n")+"\n"), "ip", "-batch", "-")
 	return err

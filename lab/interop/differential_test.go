@@ -22,7 +22,7 @@ import (
 type lane struct {
 	name        string
 	left, right *netns.Packets
-	renumbers   bool // the right end
+	mends       bool // the right end does: see comparable
 	buf         []byte
 	seen        [][]byte // since the last batch
 }
@@ -33,12 +33,16 @@ func newLane(t *testing.T, number int, left, right kind, from, to machine) *lane
 	a, b := newPair(t, number, false)
 	a.Addrs, b.Addrs = nil, nil
 	a.Allowed, b.Allowed = rightPrefixes, leftPrefixes
+	stranger, _ := newPair(t, number, false)
+	for _, side := range []*tunnel{&a, &b} {
+		side.Elsewhere, side.Stranger = elsewhere, stranger.Peer
+	}
 	a.Endpoint = netip.AddrPortFrom(right.addr(false), b.Port)
 	b.Endpoint = netip.AddrPortFrom(left.addr(false), a.Port)
 	left.open(t, a)
 	right.open(t, b)
 	l := &lane{name: fmt.Sprintf("%T to %T", left, right), buf: make([]byte, 1<<17)}
-	_, l.renumbers = right.(library)
+	_, l.mends = right.(library)
 	l.left, l.right = must(from.OpenPackets(a.Name))(t), must(to.OpenPackets(b.Name))(t)
 	t.Cleanup(func() { l.left.Close(); l.right.Close() })
 	return l
@@ -116,18 +120,42 @@ func passes(p []byte) (out []byte, ok bool) {
 }
 
 // comparable is a packet as text, without what may differ: the identification of an IPv4 packet that may not be a fragment
-// means nothing (RFC 6864) and is made anew when a super-packet is taken apart. Wireguard-go puts together what may be
-// fragmented, too, and does not look at its identification.
+// means nothing (RFC 6864) and is made anew when a super-packet is taken apart.
+//
+// Wireguard-go puts together more than that, and what it put together is mended when it is taken apart: identifications of
+// packets that may be fragmented, IPv4 checksums, flow labels, and the length of UDP where the checksum is right without it.
 func (l *lane) comparable(p []byte) string {
-	if len(p) >= 20 && p[0]>>4 == 4 && (p[6]&0x40 != 0 || l.renumbers && p[6]&0x3f == 0 && p[7] == 0) {
+	p = slices.Clone(p)
+	switch {
+	case len(p) >= 20 && p[0]>>4 == 4:
 		n := min(int(p[0]&15)*4, len(p))
-		if n >= 20 && ones(0, p[:n]) == 0xffff {
-			p = slices.Clone(p)
+		df := p[6]&0x40 != 0 && n >= 20 && ones(0, p[:n]) == 0xffff
+		if df || l.mends && p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0 {
 			clear(p[4:6])
 			clear(p[10:12])
 		}
+		if l.mends && p[0] == 0x45 && p[9] == protoUDP && len(p) >= 28 {
+			mendLength(p, 20, flow{proto: protoUDP, src: netip.AddrFrom4([4]byte(p[12:])), dst: netip.AddrFrom4([4]byte(p[16:]))})
+		}
+	case len(p) >= 40 && p[0]>>4 == 6 && l.mends:
+		p[1] &= 0xf0
+		clear(p[2:4])
+		if p[6] == protoUDP && len(p) >= 48 {
+			mendLength(p, 40, flow{proto: protoUDP, src: netip.AddrFrom16([16]byte(p[8:])), dst: netip.AddrFrom16([16]byte(p[24:]))})
+		}
 	}
 	return string(p)
+}
+
+// mendLength writes UDP's length, and its checksum with it, if that is right for the length of the packet.
+func mendLength(p []byte, at int, f flow) {
+	n := len(p) - at
+	if ones(f.pseudo(n), p[at:]) != 0xffff || p[at+6]|p[at+7] == 0 {
+		return
+	}
+	binary.BigEndian.PutUint16(p[at+4:], uint16(n))
+	p[at+6], p[at+7] = 0, 0
+	binary.BigEndian.PutUint16(p[at+6:], ^ones(f.pseudo(n), p[at:]))
 }
 
 // sorted are packets to be compared as a set. Their order is each flow's own business.

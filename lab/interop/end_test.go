@@ -32,6 +32,10 @@ type tunnel struct {
 	Addrs    []netip.Prefix // within
 	Allowed  []netip.Prefix // of the peer, within
 
+	// Another peer that is never there has these within; none: there is no other.
+	Elsewhere []netip.Prefix
+	Stranger  [32]byte // its public key
+
 	// Keepalive is how often at least something is sent; zero: only data is. Who moves and has nothing to say is not found again
 	// without.
 	Keepalive time.Duration
@@ -184,6 +188,13 @@ func (n tunnel) configuration() []byte {
 		fmt.Fprintf(&b, "PersistentKeepalive = %d\n", n.Keepalive/time.Second)
 	}
 	for _, a := range n.Allowed {
+		fmt.Fprintf(&b, "AllowedIPs = %s\n", a)
+	}
+	if len(n.Elsewhere) > 0 {
+		fmt.Fprintln(&b, "[Peer]")
+		key("PublicKey", n.Stranger)
+	}
+	for _, a := range n.Elsewhere {
 		fmt.Fprintf(&b, "AllowedIPs = %s\n", a)
 	}
 	return b.Bytes()

@@ -69,7 +69,15 @@ func newEngine(n tunnel) (*engine.Engine, error) {
 		dev.Close()
 		return nil, err
 	}
-	if err := e.SetPeers([]engine.Peer{{ID: peerID, Key: peer, Allowed: n.Allowed, Plain: true, PSK: n.PSK, Endpoint: n.Endpoint, Keepalive: n.Keepalive}}); err != nil {
+	peers := []engine.Peer{{ID: peerID, Key: peer, Allowed: n.Allowed, Plain: true, PSK: n.PSK, Endpoint: n.Endpoint, Keepalive: n.Keepalive}}
+	if len(n.Elsewhere) > 0 {
+		stranger, err := key.PublicFrom[key.Node](n.Stranger[:])
+		if err != nil {
+			return nil, err
+		}
+		peers = append(peers, engine.Peer{ID: peerID + 1, Key: stranger, Allowed: n.Elsewhere, Plain: true})
+	}
+	if err := e.SetPeers(peers); err != nil {
 		e.Close()
 		return nil, err
 	}

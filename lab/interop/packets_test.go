@@ -10,11 +10,12 @@ import (
 	"weft/engine/segment"
 )
 
-// The addresses of both sides, and what is nobody's.
+// The addresses of both sides, of another peer that both have, and of nobody.
 var (
 	leftPrefixes  = []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24"), netip.MustParsePrefix("fd77:1::/64")}
 	rightPrefixes = []netip.Prefix{netip.MustParsePrefix("10.77.2.0/24"), netip.MustParsePrefix("fd77:2::/64")}
 	elsewhere     = []netip.Prefix{netip.MustParsePrefix("10.78.0.0/24"), netip.MustParsePrefix("fd78::/64")}
+	nowhere       = []netip.Prefix{netip.MustParsePrefix("10.79.0.0/24"), netip.MustParsePrefix("fd79::/64")}
 )
 
 // innerMTU is that of the interfaces. It is a multiple of 16, as WireGuard's padding is.
@@ -87,7 +88,7 @@ func (m *maker) addr(p []netip.Prefix, six bool) netip.Addr {
 func (m *maker) flow() flow {
 	f := flow{
 		six: m.chance(50), proto: pick(m, byte(protoTCP), protoTCP, protoTCP, protoUDP, protoUDP, protoTest, 1, 58),
-		tos: pick(m, byte(0), 0, 0, 1, 2, 3, 0xb8), ttl: pick(m, byte(64), 64, 1, 255), df: pick(m, byte(0x40), 0x40, 0),
+		tos: pick(m, byte(0), 0, 0, 1, 2, 3, 0xb8), ttl: pick(m, byte(64), 64, 1, 255), df: pick(m, byte(0x40), 0x40, 0x40, 0, 0, 0x20), // the last has more fragments behind it
 		ack: m.Uint32(), window: uint16(m.Uint32()),
 	}
 	f.src, f.dst = m.addr(leftPrefixes, f.six), m.addr(rightPrefixes, f.six)
@@ -334,13 +335,13 @@ func (m *maker) disturb(f flow, p *injected) string {
 				return what
 			}
 		case "another source":
-			f.src = m.addr(pick(m, elsewhere, rightPrefixes), f.six)
+			f.src = m.addr(pick(m, elsewhere, nowhere, rightPrefixes), f.six)
 			src, _, _ := f.places()
 			copy(b[src:], f.src.AsSlice())
 			f.finish(b)
 			return what
 		case "another destination":
-			f.dst = m.addr(pick(m, elsewhere, leftPrefixes), f.six)
+			f.dst = m.addr(pick(m, elsewhere, nowhere, leftPrefixes), f.six)
 			_, dst, _ := f.places()
 			copy(b[dst:], f.dst.AsSlice())
 			f.finish(b)
@@ -356,6 +357,10 @@ func (m *maker) disturb(f flow, p *injected) string {
 		case "UDP's length":
 			if f.proto == protoUDP {
 				binary.BigEndian.PutUint16(b[ip+4:], uint16(m.IntN(len(b))))
+				if m.chance(50) { // with a sum that is right for those who do not look at it
+					b[ip+6], b[ip+7] = 0, 0
+					binary.BigEndian.PutUint16(b[ip+6:], ^ones(f.pseudo(len(b)-ip), b[ip:]))
+				}
 				return what
 			}
 		case "a fragment":
