@@ -211,6 +211,27 @@ func order(got, want []string) string {
 	return b.String()
 }
 
+// Wireguard-go adds IPv6's header to its payload length in 16 bits, and delivers the first bytes of such packets.
+func TestAPayloadLengthThatOverflowsIsTooLong(t *testing.T) {
+	w := newWorld(t, noImpairment)
+	left, right := w.host(t, "left"), w.host(t, "right")
+	l := newLane(t, 1, library{left}, newOurs(right), left, right)
+	l.passMark(t, 0)
+	f := flow{six: true, proto: protoTest, first: protoTest, src: netip.MustParseAddr("fd77:1::1"), dst: netip.MustParseAddr("fd77:2::1")}
+	for _, length := range []uint16{65495, 65496, 65500, 65535} {
+		p := newMaker(0).packet(f, 0, 100)
+		binary.BigEndian.PutUint16(p[4:], length)
+		if err := l.left.Write(injected{packet: p}.bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.passMark(t, 1)
+	l.passMark(t, 2)
+	if len(l.seen) > 0 {
+		t.Errorf("out came %x", l.seen)
+	}
+}
+
 func TestInnerPacketsPassOrDropAsWithWireguardGo(t *testing.T) {
 	w := newWorld(t, noImpairment)
 	left, right := w.host(t, "left"), w.host(t, "right")

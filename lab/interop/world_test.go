@@ -3,6 +3,8 @@ package interop
 import (
 	"context"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +37,15 @@ func newWorld(t *testing.T, link vnet.LinkConfig, names ...string) *world {
 	t.Helper()
 	if err := netns.Available(); err != nil {
 		t.Skip(err)
+	}
+	needs := map[string]string{"wg": "wireguard-tools"}
+	if slices.Contains(names, "debian") {
+		needs["wireguard-go"] = "wireguard-go"
+	}
+	for program, pkg := range needs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the program %s is missing (Debian package %s): run scripts/install-deps test", program, pkg)
+		}
 	}
 	// Not the test's context: that ends before what the test started is asked how it ended.
 	l := must(netns.New(context.WithoutCancel(t.Context()), "weftinterop"))(t)
