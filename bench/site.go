@@ -248,6 +248,9 @@ func (s *site) ends(name string) [2]end {
 	return [2]end{{s.nodes[0].Process, s.nodes[0].Client}, {s.nodes[1].Process, s.nodes[1].Client}}
 }
 
+// errMoved is a path that did not stay the one meant: what was measured is not of it.
+var errMoved = errors.New("the path changed meanwhile")
+
 // still checks that the path is the one meant.
 func (s *site) still(ctx context.Context, x subject) error {
 	if x.method == weft.NoMethod {
@@ -255,7 +258,7 @@ func (s *site) still(ctx context.Context, x subject) error {
 	}
 	p, err := s.nodes[0].Peer(ctx, "node-b")
 	if err == nil && p.Method != x.method {
-		err = fmt.Errorf("%s: the path changed to %s meanwhile: %s", x.name, p.Method, p.Reason)
+		err = fmt.Errorf("%s: %w to %s: %s", x.name, errMoved, p.Method, p.Reason)
 	}
 	return err
 }

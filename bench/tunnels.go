@@ -53,12 +53,21 @@ func (r *overlayRun) tunnels(ctx context.Context) (err error) {
 	return nil
 }
 
-// rounds measures every subject once a round.
+// rounds measures every subject once a round. What was measured of a path that changed meanwhile is measured again.
 func (s *site) rounds(ctx context.Context, rounds int, subjects []string, measure func(context.Context, subject, int) error) error {
+	const tries = 3
 	for round := 1; round <= rounds; round++ {
 		for i := range subjects {
 			x := s.subject(subjects[(i+round-1)%len(subjects)])
-			if err := measure(ctx, x, round); err != nil {
+			err := measure(ctx, x, round)
+			for try := 1; try < tries && errors.Is(err, errMoved); try++ {
+				s.say("round %d: once more: %v", round, err)
+				s.report.Note("Measured again: %v.", err)
+				if err = s.force(ctx, x); err == nil {
+					err = measure(ctx, x, round)
+				}
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -103,13 +112,16 @@ func (s *site) rtt(ctx context.Context, x subject, round int) error {
 		return err
 	}
 	e, err := s.ping(ctx, x, s.Echoes, interval)
+	if err == nil {
+		err = s.still(ctx, x)
+	}
 	if err != nil {
 		return err
 	}
 	s.report.Add(x.name, rttIdle, "ms", round, quantile(e.rtts, 0.5))
 	s.report.Add(x.name, rttIdle95, "ms", round, quantile(e.rtts, 0.95))
 	s.say("round %d: RTT, idle: %-18s %.3f ms, 95 %% below %.3f", round, x.name, quantile(e.rtts, 0.5), quantile(e.rtts, 0.95))
-	return s.still(ctx, x)
+	return nil
 }
 
 func (s *site) loaded(ctx context.Context, x subject, round int) error {
