@@ -64,13 +64,13 @@ func checkDevice(cfg Config) error {
 // openDevice makes the device that the configuration asks for. Addresses come with configure.
 func openDevice(cfg Config, m weft.NetworkMap, mtu int, log *slog.Logger) (*device, error) {
 	if !cfg.Userspace {
-		t, err := engine.NewTUN(cfg.TUN, mtu)
+		t, err := engine.OpenTUN(cfg.TUN, mtu)
 		if err != nil {
 			return nil, err
 		}
 		return &device{TUN: t, Name: t.Name(), mtu: mtu}, nil
 	}
-	t, stack, err := netstack.NewDevice(m.Self.Addrs, mtu, log)
+	t, stack, err := netstack.New(m.Self.Addrs, mtu, log)
 	if err != nil {
 		return nil, err
 	}

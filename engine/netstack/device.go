@@ -30,9 +30,9 @@ var (
 	_ engine.Queue  = (*port)(nil)
 )
 
-// NewDevice makes a stack with these addresses, and the device that the engine takes. Closing the device closes the
+// New makes a stack with these addresses, and the device that the engine takes. Closing the device closes the
 // stack.
-func NewDevice(addrs []netip.Addr, mtu int, log *slog.Logger) (engine.Device, *Netstack, error) {
+func New(addrs []netip.Addr, mtu int, log *slog.Logger) (engine.Device, *Netstack, error) {
 	l := newLink(mtu)
 	n, err := newNetstack(l, addrs, log)
 	if err != nil {

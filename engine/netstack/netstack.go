@@ -1,5 +1,5 @@
 // Package netstack takes the place of the TUN device where there is no root to make one: a TCP/IP stack in
-// this process (gVisor's), whose one interface is a tun.Device for the engine.
+// this process (gVisor's), whose one interface is a device for the engine.
 //
 //	program --> 127.0.0.1:proxy --> DialContext --> stack --> Read --> engine
 //	engine --> Write --> stack --> forwarder --> 127.0.0.1:port --> program
@@ -13,8 +13,10 @@
 // are, UDP flows. Connections to peers that have gone are found by keepalives, silent ones are closed after
 // what the RFCs ask of a NAT.
 //
-// TCP runs CUBIC with SACK and RACK. Segments are cut by the stack in one go on the way out, and joined again,
-// batch by batch, on the way in. Checksums are not verified on the way in: WireGuard vouches for every byte.
+// TCP runs CUBIC with SACK and RACK. On the way out its segments are super-packets without checksums, as for a
+// network card: whoever takes them apart makes those. On the way in, what the engine put together is taken as one
+// segment: its checksums were verified when that was done. All others are verified by the stack, for WireGuard
+// vouches for what the peer sent, not for what the peer was given to send.
 package netstack
 
 import (
@@ -24,24 +26,18 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/tun"
-	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
@@ -50,18 +46,10 @@ import (
 // nic is the number of the stack's only interface.
 const nic tcpip.NICID = 1
 
-// queueSize is how many packets wait for the engine at most; what is beyond is dropped, and slows TCP down.
-// It is the length of a Linux TUN device's queue (TUN_READQ_SIZE is 500) doubled, because one burst of a
-// connection with a full window of 1 MiB has 770.
-const queueSize = 1024
-
 // A Netstack is the stack. Its methods may be called from any goroutine.
 type Netstack struct {
-	stack  *stack.Stack
-	link   *channel.Endpoint // of New; nil with NewDevice
-	mtu    int
-	log    *slog.Logger
-	events chan tun.Event
+	stack *stack.Stack
+	log   *slog.Logger
 
 	ctx   context.Context // ends with the device
 	stop  context.CancelFunc
@@ -70,21 +58,6 @@ type Netstack struct {
 	mu    sync.Mutex
 	addrs []netip.Addr
 	owned atomic.Pointer[[]netip.Addr] // what addrs is, for those who read packets
-}
-
-// New makes a stack with these addresses, and the device that the engine takes. Closing the device closes the
-// stack.
-func New(addrs []netip.Addr, mtu int, log *slog.Logger) (tun.Device, *Netstack, error) {
-	link := channel.New(queueSize, uint32(mtu), "")
-	link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
-	link.SupportedGSOKind = stack.GVisorGSOSupported
-	n, err := newNetstack(link, addrs, log)
-	if err != nil {
-		return nil, nil, err
-	}
-	n.link, n.mtu, n.events = link, mtu, make(chan tun.Event, 1)
-	n.events <- tun.EventUp
-	return (*device)(n), n, nil
 }
 
 // newNetstack makes a stack whose interface is this link.
@@ -244,119 +217,12 @@ func dialError(network string, addr net.Addr, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: addr, Err: err}
 }
 
-// device is the stack as the engine sees it.
-type device Netstack
-
-var _ tun.Device = (*device)(nil)
-
-// Read takes packets out of the stack: it waits for one, and takes what else is there.
-func (d *device) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	p := d.link.ReadContext(d.ctx)
-	if p == nil {
-		return 0, os.ErrClosed
-	}
-	n := 0
-	for ; p != nil; p = d.link.Read() {
-		if room := bufs[n][offset:]; p.Size() <= len(room) {
-			size := 0
-			for _, view := range p.AsSlices() {
-				size += copy(room[size:], view)
-			}
-			sizes[n] = size
-			n++
-		}
-		p.DecRef()
-		if n == len(bufs) {
-			break
-		}
-	}
-	return n, nil
-}
-
-// joiners are for one Write each: peers write at the same time.
-var joiners = sync.Pool{New: func() any {
-	g := new(gro.GRO)
-	g.Init(true)
-	return g
-}}
-
-// flushes is how often GRO has to be told to let go of what it holds: in this version of gVisor, Flush takes
-// one packet from each bucket, and a bucket holds up to eight.
-const flushes = 8
-
-// Write puts packets into the stack.
-func (d *device) Write(bufs [][]byte, offset int) (int, error) {
-	if d.ctx.Err() != nil {
-		return 0, os.ErrClosed
-	}
-	join := joiners.Get().(*gro.GRO)
-	defer joiners.Put(join)
-	join.Dispatcher = (*dispatcher)(d)
-	for _, b := range bufs {
-		b = b[offset:]
-		if len(b) == 0 {
-			continue
-		}
-		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(b)})
-		switch b[0] >> 4 {
-		case 4:
-			p.NetworkProtocolNumber = header.IPv4ProtocolNumber
-		case 6:
-			p.NetworkProtocolNumber = header.IPv6ProtocolNumber
-		}
-		if p.NetworkProtocolNumber != 0 {
-			p.RXChecksumValidated = true
-			join.Enqueue(p)
-		}
-		p.DecRef()
-	}
-	for range flushes {
-		join.Flush()
-	}
-	join.Dispatcher = nil
-	return len(bufs), nil
-}
-
-// dispatcher is where GRO leaves packets.
-type dispatcher device
-
-func (d *dispatcher) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
-	d.link.InjectInbound(protocol, p)
-}
-
-func (d *dispatcher) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
-
-// File is nil: there is no file.
-func (d *device) File() *os.File { return nil }
-
-// MTU is what New was given.
-func (d *device) MTU() (int, error) { return d.mtu, nil }
-
-// Name is for logs: no interface of the system has it.
-func (d *device) Name() (string, error) { return "userspace", nil }
-
-// Events has one, that the device is up.
-func (d *device) Events() <-chan tun.Event { return d.events }
-
-// BatchSize is that of the sockets.
-func (d *device) BatchSize() int { return conn.IdealBatchSize }
-
-// Close closes the stack and every connection in it.
-func (d *device) Close() error {
-	n := (*Netstack)(d)
-	if n.close() {
-		n.link.Close()
-		close(n.events)
-	}
-	return nil
-}
-
-// close closes the stack and every connection in it, and tells whether it was open.
-func (n *Netstack) close() bool {
+// close closes the stack and every connection in it.
+func (n *Netstack) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil {
-		return false
+		return
 	}
 	n.stop()
 	n.stack.Close()
@@ -366,7 +232,7 @@ func (n *Netstack) close() bool {
 		select {
 		case <-done:
 			again.Stop()
-			return true
+			return
 		case <-again.C:
 			for _, ep := range n.stack.RegisteredEndpoints() {
 				ep.Abort()

@@ -31,7 +31,7 @@ var (
 
 func newStack(t testing.TB, addrs ...netip.Addr) (engine.Device, *Netstack) {
 	t.Helper()
-	dev, n, err := NewDevice(addrs, engine.MTU, slog.New(slog.DiscardHandler))
+	dev, n, err := New(addrs, engine.MTU, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +440,7 @@ func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
 
 func TestNothingRunsOnAfterTheDeviceIsClosed(t *testing.T) {
 	before := runtime.NumGoroutine()
-	dev, n, err := NewDevice([]netip.Addr{addrA4}, engine.MTU, slog.New(slog.DiscardHandler))
+	dev, n, err := New([]netip.Addr{addrA4}, engine.MTU, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,21 +24,11 @@ func (deaf) HandleDatagram(weft.LinkID, netip.AddrPort, wire.Class, []byte) {}
 func (deaf) HandleRelayed(weft.Via, weft.NodeID, []byte)                    {}
 func (deaf) Active(weft.NodeID)                                             {}
 
-func newDevice(t testing.TB, addrs ...netip.Addr) (engine.Device, *Netstack) {
-	t.Helper()
-	dev, n, err := NewDevice(addrs, engine.MTU, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
-	return dev, n
-}
-
 // tunnelled joins two stacks by two engines over loopback.
 func tunnelled(t testing.TB) (a, b *Netstack) {
 	t.Helper()
-	devA, a := newDevice(t, addrA4, addrA6)
-	devB, b := newDevice(t, addrB4, addrB6)
+	devA, a := newStack(t, addrA4, addrA6)
+	devB, b := newStack(t, addrB4, addrB6)
 	keys := []key.NodePrivate{key.NewPrivate[key.Node](), key.NewPrivate[key.Node]()}
 	addrs := [][]netip.Addr{{addrA4, addrA6}, {addrB4, addrB6}}
 	engines := make([]*engine.Engine, 2)

@@ -57,7 +57,7 @@ func newEngine(n tunnel) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := engine.NewTUN(n.Name, innerMTU)
+	dev, err := engine.OpenTUN(n.Name, innerMTU)
 	if err != nil {
 		return nil, err
 	}

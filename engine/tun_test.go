@@ -29,7 +29,7 @@ func TestASuperPacketLeavesInOneSendHoweverItIsSent(t *testing.T) {
 
 func TestATUNIsADeviceWithItsNameMTUAndOffloads(t *testing.T) {
 	name := fmt.Sprintf("weftd%d", os.Getpid()%100000)
-	dev, err := NewTUN(name, 1300)
+	dev, err := OpenTUN(name, 1300)
 	if err != nil {
 		t.Skipf("needs root and /dev/net/tun: %v", err)
 	}
@@ -40,10 +40,10 @@ func TestATUNIsADeviceWithItsNameMTUAndOffloads(t *testing.T) {
 	if b, err := os.ReadFile("/sys/class/net/" + name + "/mtu"); err != nil || strings.TrimSpace(string(b)) != "1300" {
 		t.Errorf("MTU %s, %v", b, err)
 	}
-	if _, err := NewTUN(name, MTU); err == nil || !strings.Contains(err.Error(), "is in use") {
+	if _, err := OpenTUN(name, MTU); err == nil || !strings.Contains(err.Error(), "is in use") {
 		t.Errorf("the same name again: %v", err)
 	}
-	if _, err := NewTUN("", MTU); err == nil || !strings.Contains(err.Error(), "is not a name") {
+	if _, err := OpenTUN("", MTU); err == nil || !strings.Contains(err.Error(), "is not a name") {
 		t.Errorf("no name: %v", err)
 	}
 	dev.Queues()[0].Wake()

@@ -20,9 +20,9 @@ const (
 	maxSegments = 64
 )
 
-// NewTUN makes a TUN interface, down and without addresses, with segmentation offload and a queue for every two
+// OpenTUN makes a TUN interface, down and without addresses, with segmentation offload and a queue for every two
 // processors: the other half is for what comes in.
-func NewTUN(name string, mtu int) (Device, error) {
+func OpenTUN(name string, mtu int) (Device, error) {
 	t, err := host.OpenTUN(name, min(maxQueues, max(1, runtime.NumCPU()/2)))
 	if err != nil {
 		return nil, err
