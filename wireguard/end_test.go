@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -203,11 +204,19 @@ func (e *end) poll(now time.Time) {
 	}
 }
 
+// seeded draws keys in an order of their own, so that the first, second ... key is the same whatever else is drawn: products
+// of keys are remembered.
 func seeded(seed uint64) func([]byte) {
-	rng := rand.New(rand.NewPCG(seed, 3))
+	keys, others := rand.NewPCG(seed, 3), rand.NewPCG(seed, 4)
 	return func(b []byte) {
-		for i := range b {
-			b[i] = byte(rng.Uint32())
+		rng := others
+		if len(b) == len(Key{}) {
+			rng = keys
+		}
+		for len(b) > 0 {
+			var word [8]byte
+			binary.LittleEndian.PutUint64(word[:], rng.Uint64())
+			b = b[copy(b, word[:]):]
 		}
 	}
 }

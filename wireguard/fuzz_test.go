@@ -35,6 +35,9 @@ func beginnings(t testing.TB) []*world {
 	return []*world{joined, old, renewing, crossing, expired, strangers, joined, joined}
 }
 
+// maxOps bounds an input of FuzzSession, in bytes: enough for 50 steps of up to four minutes.
+const maxOps = 101
+
 // FuzzSession plays a network that delays, loses, repeats, changes and invents messages between two ends, by the
 // fuzzer's word. Whatever it does, packets arrive as they were sent, at most once, and the ends find together again.
 func FuzzSession(f *testing.F) {
@@ -52,7 +55,7 @@ func FuzzSession(f *testing.F) {
 		}
 		w := begin[ops[0]%8].clone(t, 100)
 		long := ops[0]>>6 == 0 // a quarter of all waits for the ends to find together again
-		ops = ops[1:min(len(ops), 400)]
+		ops = ops[1:min(len(ops), maxOps)]
 		var old [][]byte
 		for _, x := range w.events {
 			old = append(old, x.msg)

@@ -53,9 +53,8 @@ func newWorld(t testing.TB, seed uint64) *world {
 // ancestors it would have their session keys again. Nothing but messages may be under way.
 func (w *world) clone(t testing.TB, seed uint64) *world {
 	c := *w
-	random := seeded(seed)
 	c.t, c.rng = t, rand.New(rand.NewPCG(5, 1))
-	c.a, c.b = w.a.clone(random), w.b.clone(random)
+	c.a, c.b = w.a.clone(seeded(2*seed)), w.b.clone(seeded(2*seed+1))
 	c.a.send, c.b.send = c.carry(c.b), c.carry(c.a)
 	c.record = slices.Clone(w.record)
 	c.events = slices.Clone(w.events)
