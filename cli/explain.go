@@ -41,7 +41,7 @@ how that ended, and what would help. PEER is a name or an overlay address. Exit 
 func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 	switch e.Path {
 	case weft.PathDirect:
-		fmt.Fprintf(w, "%s is reached directly at %s", e.Peer, e.Endpoint)
+		fmt.Fprintf(w, "%s is reached directly at %s", e.Peer, by(e.Endpoint, e.Link))
 	case weft.PathRelay:
 		how := "over UDP"
 		if e.Method == weft.RelayStream {
@@ -74,7 +74,18 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 		fmt.Fprintln(w)
 	}
 	for _, side := range []weft.ExplainedSide{e.Self, e.Other} {
-		fmt.Fprintf(w, "\n%s: %s.\n", side.Name, strings.Join(side.Words, "; "))
+		if len(side.Links) == 0 {
+			fmt.Fprintf(w, "\n%s: %s.\n", side.Name, strings.Join(side.Words, "; "))
+			continue
+		}
+		fmt.Fprintf(w, "\n%s has %d links.\n", side.Name, len(side.Links))
+		for _, l := range side.Links {
+			name := l.Interface
+			if name == "" {
+				name = fmt.Sprintf("link %d", l.Link)
+			}
+			fmt.Fprintf(w, "%s: %s.\n", name, strings.Join(l.Words, "; "))
+		}
 	}
 	if e.Blocked != "" {
 		fmt.Fprintf(w, "\nWhy there is no direct path: %s.\n", strings.TrimSuffix(e.Blocked, "."))

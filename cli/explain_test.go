@@ -47,6 +47,15 @@ func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
 			Attempts: []weft.WayAttempt{{Way: "spray", Role: "opener", At: ago(2 * time.Hour), TookMS: 2100, Packets: 260, Result: "a probe came through"}},
 		},
 		{
+			Peer: "bob", Online: true, Path: weft.PathDirect, Method: weft.Direct, Endpoint: direct, Link: "eth1", Since: ago(time.Minute), RTTms: 8,
+			Self: weft.ExplainedSide{Name: "ann", NAT: cone, Words: cone.Words(), Links: []weft.ExplainedLink{
+				{Link: 2, Interface: "eth1", NAT: cone, Words: cone.Words()}, {Link: 1, Interface: "eth0", NAT: hard, Words: hard.Words()},
+			}},
+			Other: weft.ExplainedSide{Name: "bob", NAT: row, Words: row.Words(), Links: []weft.ExplainedLink{
+				{Link: 1, NAT: row, Words: row.Words()}, {Link: 3, Words: weft.NAT{}.Words()},
+			}},
+		},
+		{
 			Peer: "cid", Path: weft.PathNone, Self: side("ann", row), Other: side("cid", weft.NAT{}),
 			Blocked: "the peer is offline.",
 		},

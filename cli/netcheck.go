@@ -15,7 +15,7 @@ func (a *app) netcheckCommand() *cobra.Command {
 		Short: "Find out what the NATs between this machine and the world do",
 		Long: `Find out what the NATs between this machine and the world do, in RFC 4787's words, and what that means for direct
 connections. It needs relays to ask: one tells where it sees this machine, a second port how ports are treated, a
-second relay at another address the rest. Exit code 1 when nothing answers.`,
+second relay at another address the rest. A machine with several links is told of each. Exit code 1 when nothing answers.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !a.json {
@@ -44,18 +44,12 @@ second relay at another address the rest. Exit code 1 when nothing answers.`,
 
 func (a *app) printNetcheck(n weft.Netcheck) {
 	fmt.Fprintf(a.out, "UDP         %s\n", yesNo(n.UDP))
-	for _, f := range []struct {
-		name string
-		weft.NetcheckFamily
-	}{{"IPv4", n.IPv4}, {"IPv6", n.IPv6}} {
-		if !f.Works {
-			fmt.Fprintf(a.out, "%s        no\n", f.name)
-			continue
-		}
-		fmt.Fprintf(a.out, "%s        seen as %s; mapping %s, filtering %s%s\n", f.name, f.Mapped, f.Mapping, f.Filtering, natRest(f.NAT))
-		for _, p := range f.Prospects {
-			fmt.Fprintf(a.out, "            %s\n", p)
-		}
+	if len(n.Links) == 0 {
+		a.printFamilies(n.IPv4, n.IPv6)
+	}
+	for _, l := range n.Links {
+		fmt.Fprintf(a.out, "link        %s\n", l.Interface)
+		a.printFamilies(l.IPv4, l.IPv6)
 	}
 	fmt.Fprintf(a.out, "interfaces  %s\n", strings.Join(n.Interface, ", "))
 	for _, r := range n.Relays {
@@ -67,6 +61,23 @@ func (a *app) printNetcheck(n weft.Netcheck) {
 	}
 	for _, p := range n.Problems {
 		fmt.Fprintf(a.out, "! %s\n", p)
+	}
+}
+
+// printFamilies prints what is known of the way out in each address family.
+func (a *app) printFamilies(v4, v6 weft.NetcheckFamily) {
+	for _, f := range []struct {
+		name string
+		weft.NetcheckFamily
+	}{{"IPv4", v4}, {"IPv6", v6}} {
+		if !f.Works {
+			fmt.Fprintf(a.out, "%s        no\n", f.name)
+			continue
+		}
+		fmt.Fprintf(a.out, "%s        seen as %s; mapping %s, filtering %s%s\n", f.name, f.Mapped, f.Mapping, f.Filtering, natRest(f.NAT))
+		for _, p := range f.Prospects {
+			fmt.Fprintf(a.out, "            %s\n", p)
+		}
 	}
 }
 

@@ -33,6 +33,17 @@ func TestANetcheckReadsAsAPersonWouldSayIt(t *testing.T) {
 			Interface: []string{"10.0.0.5", "2001:db8::7"},
 		},
 		{
+			UDP: true,
+			Links: []weft.NetcheckLink{
+				{Link: 2, Interface: "eth1", IPv4: weft.NetcheckFamily{
+					Works: true, Mapped: addr("203.0.113.9:61000"), Mapping: "Endpoint-Independent Mapping", Filtering: "unknown",
+					NAT: weft.NAT{Mapping: weft.EndpointIndependentMapping}, Prospects: []string{"This is what it means."},
+				}},
+				{Link: 1, Interface: "wwan0"},
+			},
+			Relays: []weft.NetcheckRelay{{Name: "home", UDPms: 12.34, StreamMS: 13, Stream: "upgrade"}}, Interface: []string{"10.0.0.5"},
+		},
+		{
 			IPv4: weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown"}, IPv6: weft.NetcheckFamily{Mapping: "unknown", Filtering: "unknown"},
 			Relays:   []weft.NetcheckRelay{{Name: "home", StreamMS: 13, Stream: "websocket"}},
 			Problems: []string{"no STUN server answers over UDP"},

@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +26,7 @@ const maxInterfaceName = 15
 func (a *app) nodeCommand() *cobra.Command {
 	cfg := node.Config{}
 	var token, passwordFile string
+	var links []string
 	var mtu int
 	c := &cobra.Command{
 		Use:   "node",
@@ -36,6 +41,9 @@ that listen on 127.0.0.1. The proxy's user is "weft"; its password is in the fil
 directory, or what $WEFT_PROXY_PASSWORD or --proxy-password-file say. Without root, the daemon's socket is then
 weft.sock in the state directory; name it to the other commands with --socket.
 
+A machine with several uplinks reaches peers by each, and goes on by another when one fails. Which they are it finds out:
+interfaces with a default route or a public address. With --link, they are those that are named, and no others are used.
+
 Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start or the server refuses the token. A
 server that is not reached is tried again, for as long as it takes.`,
 		Args: noArgs,
@@ -48,6 +56,9 @@ server that is not reached is tried again, for as long as it takes.`,
 				return usagef("--mtu: %d is no MTU: give %d to %d bytes", mtu, node.MinMTU, node.MaxMTU)
 			}
 			if err := checkNodeFlags(cfg); err != nil {
+				return err
+			}
+			if cfg.Links, err = parseLinks(links); err != nil {
 				return err
 			}
 			if cfg.StateDir == "" {
@@ -80,10 +91,43 @@ server that is not reached is tried again, for as long as it takes.`,
 	f.StringVar(&cfg.Name, "name", "", "name to join under (default the host's)")
 	f.StringVar(&cfg.TUN, "tun", "weft0", "name of the network interface")
 	f.IntVar(&mtu, "mtu", 0, "longest packet of the network's interface, in bytes: as weft set mtu=, and kept like that")
+	f.StringArrayVar(&links, "link", nil, "interface to reach peers by, IFACE[:METRIC], the lowest metric first; repeat it for several (default all that lead out)")
 	f.BoolVar(&cfg.Userspace, "userspace", false, "no network interface: a proxy on loopback instead")
 	f.StringVar(&cfg.Proxy.Listen, "proxy", "127.0.0.1:1055", "address of the proxy in userspace mode")
 	f.StringVar(&passwordFile, "proxy-password-file", "", "file with the proxy's password")
 	return c
+}
+
+// parseLinks reads IFACE[:METRIC] of --link and returns the names, lowest metric first, those without one last.
+func parseLinks(list []string) ([]string, error) {
+	type link struct {
+		name   string
+		metric uint64
+	}
+	var links []link
+	for _, s := range list {
+		name, text, has := strings.Cut(s, ":")
+		l := link{name, math.MaxUint32}
+		if n := len(name); n == 0 || n > maxInterfaceName || strings.ContainsAny(name, "/% \t\n") || strings.Trim(name, ".") == "" {
+			return nil, usagef("--link: %q names no interface: give IFACE or IFACE:METRIC, for example eth0:10", s)
+		}
+		if has {
+			var err error
+			if l.metric, err = strconv.ParseUint(text, 10, 32); err != nil {
+				return nil, usagef("--link: %q is no metric: give a number, the lower the better, for example %s:10", text, name)
+			}
+		}
+		if slices.ContainsFunc(links, func(o link) bool { return o.name == name }) {
+			return nil, usagef("--link: %s is named twice: name each interface once", name)
+		}
+		links = append(links, l)
+	}
+	slices.SortStableFunc(links, func(a, b link) int { return cmp.Compare(a.metric, b.metric) })
+	var names []string
+	for _, l := range links {
+		names = append(names, l.name)
+	}
+	return names, nil
 }
 
 // checkNodeFlags finds what can be nothing but a slip of the pen.

@@ -87,6 +87,9 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintf(w, "server %s  %s\n", s.Server.URL, serverState(s.Server, now))
+		for _, l := range s.Self.Links {
+			fmt.Fprintf(w, "link   %s  NAT %s\n", l.Interface, l.NAT)
+		}
 		for _, r := range s.Self.Relays {
 			fmt.Fprintf(w, "relay  %s  udp %s, stream %s", r.Name, rttOr(r.UDP, r.RTTms), yesNo(r.Stream))
 			if r.Error != "" {
@@ -104,7 +107,7 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			if len(p.Addrs) > 0 {
 				addr = p.Addrs[0].String()
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), p.Endpoint,
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), by(p.Endpoint, p.Link),
 				millis(p.RTTms), percent(p.Loss), amount(p.RxBytes), amount(p.TxBytes), seen(p, now))
 		}
 		if err := t.Flush(); err != nil {
@@ -118,6 +121,14 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 		fmt.Fprintf(w, "! %s\n", p)
 	}
 	return nil
+}
+
+// by adds to where a path leads the interface that it leaves by, where there are several links.
+func by(endpoint, link string) string {
+	if link == "" {
+		return endpoint
+	}
+	return endpoint + " by " + link
 }
 
 func pathName(p weft.PeerStatus) string {
