@@ -137,7 +137,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 		if s.From.Method == weft.Direct && (s.To.Method != weft.Direct || s.To.Link != s.From.Link) || s.From.Method == weft.RelayUDP {
 			me.suspect(now)
 		}
-		me.log.Info("path changed", "peer", p.node.Name, "from", s.From.String(), "to", s.To.String(), "reason", s.Reason)
+		me.log.Info("path changed", "peer", p.node.Name, "from", me.viaName(s.From), "to", me.viaName(s.To), "reason", s.Reason)
 	}
 	var buf [maxFrame]byte
 	for _, t := range a.Send {

@@ -64,7 +64,7 @@ func (t *tape) candidates() []weft.Candidate {
 }
 
 func (t *tape) message(last map[uint16]wire.TxID) wire.PeerMessage {
-	switch t.byte() % 10 {
+	switch t.byte() % 11 {
 	case 7, 8:
 		m := wire.Attempt{
 			Kind: wire.AttemptKind(1 + t.byte()%4), Way: wire.AttemptWay(1 + t.byte()%2), LeaderOpens: t.byte()&1 == 0,
@@ -93,8 +93,17 @@ func (t *tape) message(last map[uint16]wire.TxID) wire.PeerMessage {
 			lines[i] = wire.PathReport{Path: t.uint16() & 63, Packets: t.uint64(), Bytes: t.uint64()}
 		}
 		return wire.Report{Paths: lines}
+	case 10:
+		return wire.Links{Session: uint32(t.byte() & 15), Seq: uint32(t.byte()), List: t.nats()}
 	}
 	return nil
+}
+
+func (t *tape) nats() (list []weft.LinkNAT) {
+	for range t.byte() & 3 {
+		list = append(list, weft.LinkNAT{Link: weft.LinkID(t.byte() & 3), NAT: t.nat()})
+	}
+	return list
 }
 
 func (t *tape) nat() weft.NAT {
@@ -152,7 +161,7 @@ func FuzzAgent(f *testing.F) {
 		for len(in.b) > 0 {
 			switch in.byte() % 17 {
 			case 12:
-				a.SetNAT(now, in.nat())
+				a.SetNATs(now, in.nats())
 			case 13:
 				ips := make([]netip.Addr, in.byte()&7)
 				for i := range ips {
