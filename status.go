@@ -117,7 +117,10 @@ type PeerStatus struct {
 	RTTms    float64      `json:"rtt_ms,omitempty"`
 	Loss     float64      `json:"loss"` // 0..1, of data in the last seconds
 	// MTU is the longest packet that is sent by the path, in bytes.
-	MTU     int    `json:"mtu,omitempty"`
+	MTU int `json:"mtu,omitempty"`
+	// Gateway is, of a peer that speaks plain WireGuard, the name of the node that its tunnel leads to. Elsewhere than there,
+	// the way is the way to that node.
+	Gateway string `json:"gateway,omitempty"`
 	RxBytes uint64 `json:"rx_bytes"`
 	TxBytes uint64 `json:"tx_bytes"`
 	// LastHandshake is WireGuard's; LastSeen is the last packet of any kind.

@@ -42,7 +42,7 @@ func documents() map[string]any {
 			},
 			Peers: []weft.PeerStatus{{
 				ID: 9, Name: "db", Addrs: addrs, User: "anna", Tags: []string{"tag:db"}, Online: true,
-				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", RTTms: 1.5, Loss: 0.25,
+				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", RTTms: 1.5, Loss: 0.25, Gateway: "home",
 				RxBytes: 1, TxBytes: 2, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},

@@ -132,6 +132,9 @@ func by(endpoint, link string) string {
 }
 
 func pathName(p weft.PeerStatus) string {
+	if p.Gateway != "" {
+		return "by " + p.Gateway
+	}
 	if p.Path == weft.PathRelay {
 		return p.Method.String()
 	}

@@ -77,6 +77,7 @@ type mesh struct {
 	watchAt   time.Time // of the next comparison of traffic
 	activeAt  time.Time // of the last traffic
 	names     *names
+	plain     plain
 	streams   streamDialer
 	problems  map[string]string // by what they are about
 	pings     map[wire.TxID]chan<- pingAnswer
@@ -129,6 +130,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	defer close(me.done)
 	defer me.engine.Close()
 	defer me.names.close()
+	defer me.closePlain()
 	me.streams, me.links.ctx = streamDialer{ctx: ctx, mesh: me}, ctx
 
 	var links <-chan struct{}
@@ -145,6 +147,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	if err := me.engine.Up(); err != nil {
 		me.problem("engine", err.Error())
 	}
+	me.serveTools(ctx)
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -245,6 +248,7 @@ func (me *mesh) watch(now time.Time) {
 	for _, p := range me.peers {
 		me.observe(now, p)
 	}
+	me.hearGuests(now)
 	if now.Sub(me.activeAt) < watchLinger {
 		me.watchAt = now.Add(watchFast)
 	} else {
@@ -399,7 +403,7 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 }
 
 func (me *mesh) sayUpdate() {
-	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.mapping().String()})
+	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.mapping().String(), Heard: me.plain.heard})
 }
 
 // problem notes a sentence about something, or that it is well again.

@@ -20,6 +20,7 @@ var frameBuffers = sync.Pool{New: func() any { return new([maxFrame]byte) }}
 // A peer is what the mesh keeps of one.
 type peer struct {
 	node     weft.Node
+	allowed  []netip.Prefix // its own, and those of the plain nodes behind it
 	box      key.Box
 	session  uint32    // of its daemon, by its candidates; another one is a restart
 	answered time.Time // when its session was first known to receive; a handshake was begun then
@@ -48,7 +49,11 @@ func (me *mesh) setPeers(now time.Time) {
 	keep := make(map[weft.NodeID]bool, len(me.netmap.Peers))
 	list := make([]engine.Peer, 0, len(me.netmap.Peers))
 	changed := false
+	behind := me.behind()
 	for _, n := range me.netmap.Peers {
+		if n.Plain() {
+			continue
+		}
 		p := me.peers[n.ID]
 		if p == nil || p.node.Key != n.Key {
 			box, err := wire.PeerBox(me.cfg.Key, n.Key)
@@ -80,10 +85,11 @@ func (me *mesh) setPeers(now time.Time) {
 		if p.node.HomeRelay != n.HomeRelay {
 			p.agent.SetRelays(now, me.relayVias(n))
 		}
-		changed = changed || !slices.Equal(p.node.Addrs, n.Addrs)
-		p.node, p.due = n, true
+		allowed := append(hostPrefixes(n.Addrs), behind[n.ID]...)
+		changed = changed || !slices.Equal(p.allowed, allowed)
+		p.node, p.allowed, p.due = n, allowed, true
 		keep[n.ID] = true
-		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: hostPrefixes(n.Addrs)})
+		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: allowed})
 	}
 	for id, p := range me.peers {
 		if !keep[id] {
@@ -92,9 +98,11 @@ func (me *mesh) setPeers(now time.Time) {
 			changed = true
 		}
 	}
-	if !changed {
+	guests, others := me.setGuests()
+	if !changed && !others {
 		return
 	}
+	list = append(list, guests...)
 	if err := me.engine.SetPeers(list); err != nil {
 		me.problem("peers", "some peers cannot be reached: "+err.Error())
 	} else {

@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weft"
@@ -31,7 +33,8 @@ type names struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wiring   sync.WaitGroup
-	settled  chan struct{} // closed when the system was told, or could not be
+	settled  chan struct{}                  // closed when the system was told, or could not be
+	guests   atomic.Pointer[[]netip.Prefix] // who may ask besides this machine: plain WireGuard peers, who have no resolver
 }
 
 func newNames(cfg meshConfig) *names {
@@ -59,10 +62,19 @@ func (n *names) set(m weft.NetworkMap) {
 	n.server, err = dns.NewServer(dns.Config{
 		Zone: zone, Listen: []netip.AddrPort{netip.AddrPortFrom(m.Service, dns.Port)},
 		ListenConfig: net.ListenConfig{Control: host.FreeBind}, Upstreams: n.upstreams, Logger: n.log,
+		Allow: func(a netip.Addr) bool { return a.IsLoopback() || a == m.Service || n.isGuest(a) },
 	})
 	if err != nil {
 		n.log.Warn("the map's names cannot be resolved", "error", err)
 	}
+}
+
+// serve lets who has one of these addresses ask, too.
+func (n *names) serve(guests []netip.Prefix) { n.guests.Store(&guests) }
+
+func (n *names) isGuest(a netip.Addr) bool {
+	guests := n.guests.Load()
+	return guests != nil && slices.ContainsFunc(*guests, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
 }
 
 // start serves the names that were set and tells the system, once. It does not wait.

@@ -123,6 +123,9 @@ func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (w
 }
 
 func (me *mesh) notFound(who string) error {
+	if n, ok := me.netmap.Find(who); ok && n.Plain() {
+		return me.notOurs(n)
+	}
 	if strings.EqualFold(strings.TrimSuffix(who, "."+me.netmap.Domain), me.netmap.Self.Name) {
 		return &weft.Error{Code: weft.CodeBadRequest, Message: fmt.Sprintf("%s is this machine itself", who)}
 	}

@@ -82,8 +82,11 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 		}
 		s.Self.Relays = append(s.Self.Relays, st)
 	}
+	states := me.engine.States()
 	for _, n := range m.Peers {
-		if p := me.peers[n.ID]; p != nil {
+		if n.Plain() {
+			s.Peers = append(s.Peers, me.plainStatus(now, n, states))
+		} else if p := me.peers[n.ID]; p != nil {
 			s.Peers = append(s.Peers, me.peerStatus(now, p))
 		}
 	}
