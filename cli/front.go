@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -38,6 +39,11 @@ type front struct {
 	fingerprint []byte
 }
 
+// udpSockets is over how many sockets of a port and family a relay spreads its senders: one for every two cores, since
+// as much work as forwarding is the kernel's, which it does on others; and no more than eight, which forward what
+// memory can take.
+func udpSockets() int { return min(max(1, runtime.NumCPU()/2), 8) }
+
 // listenFront opens the ports.
 func listenFront(tcpAddr, udpAddr string) (*front, error) {
 	f := &front{}
@@ -53,7 +59,7 @@ func listenFront(tcpAddr, udpAddr string) (*front, error) {
 		if len(f.udp) > 0 && addr.Port == 0 {
 			addr.Port = int(f.udpPort())
 		}
-		c, err := net.ListenUDP(network, addr)
+		conns, err := host.UDPListen(network, addr.String(), udpSockets())
 		if err != nil {
 			if len(f.udp) > 0 && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // a machine without IPv6
 				continue
@@ -61,7 +67,7 @@ func listenFront(tcpAddr, udpAddr string) (*front, error) {
 			f.close()
 			return nil, portProblem("UDP", udpAddr, "--stun", err)
 		}
-		f.udp = append(f.udp, relay.Port{Main: c})
+		f.udp = append(f.udp, relay.Port{Main: conns})
 	}
 	if len(f.udp) == 0 {
 		f.close()
@@ -81,7 +87,7 @@ func (f *front) listenAlternate() {
 	for _, port := range wanted {
 		var opened []*net.UDPConn
 		for _, p := range f.udp {
-			addr := *p.Main.LocalAddr().(*net.UDPAddr)
+			addr := *p.Main[0].LocalAddr().(*net.UDPAddr)
 			addr.Port = port
 			network := "udp6"
 			if addr.IP.To4() != nil {
@@ -124,7 +130,7 @@ func portProblem(proto, addr, flag string, err error) error {
 }
 
 func (f *front) tcpPort() uint16 { return uint16(f.tcp.Addr().(*net.TCPAddr).Port) }
-func (f *front) udpPort() uint16 { return uint16(f.udp[0].Main.LocalAddr().(*net.UDPAddr).Port) }
+func (f *front) udpPort() uint16 { return uint16(f.udp[0].Main[0].LocalAddr().(*net.UDPAddr).Port) }
 
 // alternatePort is the second UDP port, 0 if there is none.
 func (f *front) alternatePort() uint16 {
@@ -151,7 +157,9 @@ func (f *front) close() {
 		f.tcp.Close()
 	}
 	for _, p := range f.udp {
-		p.Main.Close()
+		for _, c := range p.Main {
+			c.Close()
+		}
 		if p.Alternate != nil {
 			p.Alternate.Close()
 		}

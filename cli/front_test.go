@@ -100,7 +100,7 @@ func TestBothUDPPortsAnswerSTUNAndEachForTheOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	main := f.udp[0].Main.LocalAddr().(*net.UDPAddr).AddrPort()
+	main := f.udp[0].Main[0].LocalAddr().(*net.UDPAddr).AddrPort()
 	alternate := netip.AddrPortFrom(main.Addr(), f.alternatePort())
 	const changeIP, changePort = 4, 2
 	for _, x := range []struct {

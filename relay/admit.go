@@ -17,7 +17,8 @@ import (
 const (
 	// maxWaiting is how many Binds wait to be verified at most: a sixth of a second's work. Nodes ask again.
 	maxWaiting = 1024
-	// maxPerSource is how many Binds per second of one address (IPv6: of one /64) get to be verified: who has
+	// maxPerSource is how many Binds per second of one address (IPv6: of one /64) get to be verified by all sockets
+	// of a port: who has
 	// an address, and so a cookie, but no ticket takes no more than a hundredth of a core. An office whose
 	// machines start together is through in some seconds.
 	maxPerSource = 64

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/host"
 	"weft/key"
 	"weft/wire"
 )
@@ -62,11 +63,18 @@ func listenUDP(t testing.TB, network, addr string) *net.UDPConn {
 // serveUDP starts the UDP side on both families, the one of IPv4 with an alternate port.
 func (w *world) serveUDP(respond Respond) *world {
 	w.t.Helper()
-	four := Port{Main: listenUDP(w.t, "udp4", "127.0.0.1:0"), Alternate: listenUDP(w.t, "udp4", "127.0.0.1:0")}
+	mains, err := host.UDPListen("udp4", "127.0.0.1:0", 2)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, c := range mains {
+		w.t.Cleanup(func() { c.Close() })
+	}
+	four := Port{Main: mains, Alternate: listenUDP(w.t, "udp4", "127.0.0.1:0")}
 	ports := []Port{four}
-	w.udp4, w.twin4 = four.Main.LocalAddr().(*net.UDPAddr).AddrPort(), four.Alternate.LocalAddr().(*net.UDPAddr).AddrPort()
+	w.udp4, w.twin4 = four.Main[0].LocalAddr().(*net.UDPAddr).AddrPort(), four.Alternate.LocalAddr().(*net.UDPAddr).AddrPort()
 	if c := listenUDP(w.t, "udp6", "[::1]:0"); c != nil {
-		ports = append(ports, Port{Main: c})
+		ports = append(ports, Port{Main: []*net.UDPConn{c}})
 		w.udp6 = c.LocalAddr().(*net.UDPAddr).AddrPort()
 	}
 	ctx, cancel := context.WithCancel(context.Background())

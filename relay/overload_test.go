@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"weft"
+	"weft/host"
 	"weft/wire"
 )
 
@@ -86,5 +88,27 @@ func TestARelayReadsNoMoreThanItCanWrite(t *testing.T) {
 	<-written
 	if dropped := h.w.relay.Stats().Drops; len(dropped) > 0 || count != datagrams {
 		t.Errorf("%d of %d datagrams are written, dropped %v", count, datagrams, dropped)
+	}
+}
+
+// A port has several sockets, and the kernel decides which a node's datagrams come to. Whichever it is, nodes reach
+// each other and are answered from the port's address.
+func TestNodesAtDifferentSocketsOfAPortReachEachOther(t *testing.T) {
+	w := newRelay(t, nil).serveUDP(nil)
+	const nodes = 24 // all by chance at one of two sockets: one in eight million
+	var bound []*udpNode
+	at := map[*host.UDPSocket]int{}
+	for i := range nodes {
+		n := w.member(weft.NodeID(i + 1)).udp().bind()
+		bound = append(bound, n)
+		at[w.relay.nodes.get(nodeName{testNetwork, n.id}).udp.Load().socket]++
+	}
+	if len(at) != 2 {
+		t.Fatalf("nodes are at %d sockets", len(at))
+	}
+	for i, n := range bound {
+		to := bound[(i+1)%nodes]
+		n.send(to.id, "to the next")
+		to.want(n.id, "to the next")
 	}
 }

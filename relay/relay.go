@@ -29,7 +29,7 @@
 //
 // # How it forwards
 //
-// UDP: one goroutine per socket takes what there is (32 messages per system call, each a run of datagrams where
+// UDP: one goroutine per socket, of which there may be several on a port, takes what there is (32 messages per system call, each a run of datagrams where
 // the kernel has UDP_GRO), changes four bytes of each and sends it from where it lies, runs as runs
 // (UDP_SEGMENT). The tables that it looks in are copied when they change; it takes no lock, allocates nothing and
 // waits for nothing but input. Verifying signatures is another goroutine's work, and bounded. Under more load

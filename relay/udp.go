@@ -34,7 +34,9 @@ type Respond func(dst, req []byte, from, local netip.AddrPort) (stun.Reply, bool
 
 // Port is a UDP port that a relay serves on one family, and a second one beside it.
 type Port struct {
-	Main *net.UDPConn
+	// Main are the sockets of the port, one or more: the kernel spreads senders over them (host.UDPListen), and
+	// each has a goroutine, so that a machine with more cores forwards more.
+	Main []*net.UDPConn
 	// Alternate is of the same family and address as Main, or nil. It answers STUN and nothing else: what a NAT
 	// makes of another port of the same address is seen there, and from there answers come that were asked for
 	// at Main.
@@ -47,13 +49,18 @@ type Port struct {
 func (s *Server) ServeUDP(ctx context.Context, ports []Port, respond Respond) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	loops := make([]*loop, 0, 2*len(ports))
+	var loops []*loop
 	for _, p := range ports {
-		main, err := s.open(p.Main)
-		if err != nil {
-			return err
+		mains := make([]*loop, len(p.Main))
+		for i, conn := range p.Main {
+			socket, err := s.open(conn)
+			if err != nil {
+				return err
+			}
+			mains[i] = s.newLoop(socket, respond)
+			mains[i].most = uint16(max(1, maxPerSource/len(p.Main)))
 		}
-		loops = append(loops, s.newLoop(main, respond))
+		loops = append(loops, mains...)
 		if p.Alternate == nil {
 			continue
 		}
@@ -62,7 +69,10 @@ func (s *Server) ServeUDP(ctx context.Context, ports []Port, respond Respond) er
 			return err
 		}
 		alternate := s.newLoop(twin, respond)
-		alternate.twin, alternate.onlySTUN, loops[len(loops)-1].twin = main, true, twin
+		alternate.twin, alternate.onlySTUN = mains[0].socket, true
+		for _, l := range mains {
+			l.twin = twin
+		}
 		loops = append(loops, alternate)
 	}
 	var wg sync.WaitGroup
@@ -92,7 +102,9 @@ func (s *Server) ServeUDP(ctx context.Context, ports []Port, respond Respond) er
 	<-ctx.Done()
 	deadline := func(t time.Time) {
 		for _, p := range ports {
-			_ = p.Main.SetReadDeadline(t)
+			for _, c := range p.Main {
+				_ = c.SetReadDeadline(t)
+			}
 			if p.Alternate != nil {
 				_ = p.Alternate.SetReadDeadline(t)
 			}
@@ -142,12 +154,13 @@ type loop struct {
 	node   *node
 
 	perSource [sources]uint16
+	most      uint16 // of one source in a second
 	second    time.Duration
 	ahead     bool // of a stream's writer
 }
 
 func (s *Server) newLoop(socket *host.UDPSocket, respond Respond) *loop {
-	return &loop{s: s, socket: socket, respond: respond, out: host.NewUDPWriter()}
+	return &loop{s: s, socket: socket, respond: respond, out: host.NewUDPWriter(), most: maxPerSource}
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -355,7 +368,7 @@ func (l *loop) spare(ip netip.Addr) bool {
 	}
 	x := binary.BigEndian.Uint64(b[:8]) ^ binary.BigEndian.Uint64(b[8:])
 	n := &l.perSource[x*0x9E3779B97F4A7C15>>52]
-	if *n >= maxPerSource {
+	if *n >= l.most {
 		return false
 	}
 	*n++

@@ -95,7 +95,7 @@ func TestAnAnswerLeavesFromTheAddressThatWasHit(t *testing.T) {
 	w := newRelay(t, nil)
 	conn := listenUDP(t, "udp4", "0.0.0.0:0")
 	port := uint16(conn.LocalAddr().(*net.UDPAddr).Port)
-	go w.relay.ServeUDP(t.Context(), []Port{{Main: conn}}, nil)
+	go w.relay.ServeUDP(t.Context(), []Port{{Main: []*net.UDPConn{conn}}}, nil)
 	var nodes []*udpNode
 	for i, ip := range []string{"127.0.0.5", "127.0.0.6"} { // which bind() and want() insist on
 		at := netip.AddrPortFrom(netip.MustParseAddr(ip), port)
