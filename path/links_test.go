@@ -47,6 +47,9 @@ func (h *host) uplink(ip netip.Addr) *uplink {
 
 // leaves is the inside address of a link.
 func (h *host) leaves(id weft.LinkID) netip.AddrPort {
+	if id == 0 && len(h.uplinks) > 0 {
+		return h.uplinks[0].inside // as the routes say
+	}
 	for _, u := range h.uplinks {
 		if u.id == id {
 			return u.inside
@@ -69,6 +72,9 @@ func (h *host) linkNATs() (list []weft.LinkNAT) {
 	for _, u := range h.uplinks {
 		list = append(list, weft.LinkNAT{Link: u.id, NAT: u.nat.Config().NAT()})
 	}
+	slices.SortStableFunc(list, func(a, b weft.LinkNAT) int { // first that by which the relay sees it
+		return rank(h.leaves(a.Link) != h.inside) - rank(h.leaves(b.Link) != h.inside)
+	})
 	return list
 }
 
@@ -205,13 +211,14 @@ func TestASprayLeavesByTheLinkThatItIsMeantFor(t *testing.T) {
 	symmetric := natKind{weft.AddressAndPortDependentMapping, weft.AddressAndPortDependentFiltering}
 	forSeeds(t, 10, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
-		kinds := []natKind{symmetric, symmetric}
-		w.homed(w.a, kinds...)
+		w.homed(w.a, symmetric, symmetric)
+		by := w.a.uplinks[w.rng.IntN(2)]
+		w.a.inside = by.inside
 		w.behind(w.b, natKind{weft.EndpointIndependentMapping, weft.AddressAndPortDependentFiltering}.config())
 		w.a.eager, w.b.eager = true, true
 		w.bootBoth()
 		w.until(20*time.Second, "both direct", w.bothDirect)
-		if via := w.a.agent.Selected(); w.a.inUse().id != 1 {
+		if via := w.a.agent.Selected(); w.a.inUse() != by {
 			w.failf("a goes by %v", via)
 		}
 	})
@@ -234,7 +241,16 @@ func TestANodeWithOneLinkSendsNoMoreThanBefore(t *testing.T) {
 	if n := len(pings(r.sent, other)); n != 0 {
 		t.Errorf("%d pings keep another way warm that leaves and arrives by the same links", n)
 	}
-	// The peer has two links: then one is kept warm.
+	// It has two links itself, or the peer has: then one is kept warm.
+	r.SetLocal(r.now, []weft.Candidate{{Addr: addr("192.168.1.2:41641"), Kind: weft.Host}, {Addr: addr("192.168.9.2:41641"), Kind: weft.Host, Link: 1}})
+	second := weft.DirectVia(1, used.Addr)
+	all := map[weft.Via]time.Duration{used: 20 * time.Millisecond, other: 30 * time.Millisecond, second: 40 * time.Millisecond}
+	r.play(5*time.Second, all)
+	r.play(time.Minute, all)
+	if n := len(pings(r.sent, second)); n < 3 || n > 6 || len(pings(r.sent, other)) > 1 {
+		t.Errorf("%d pings in a minute keep the other link warm, and %d another way", n, len(pings(r.sent, other)))
+	}
+	r.SetLocal(r.now, r.local[:1])
 	r.handle(relayUDP, wire.Candidates{Session: 9, Seq: 2, List: []weft.Candidate{
 		{Addr: used.Addr, Kind: weft.ServerReflexive, Link: 1}, {Addr: other.Addr, Kind: weft.ServerReflexive, Link: 2},
 	}})
