@@ -344,7 +344,7 @@ func TestAReadThatWaitsIsWokenAndNoWakeUpIsLost(t *testing.T) {
 	tun.Close()
 	wg.Wait()
 	q = c.tun(t, 1, 1, tunFeatures).Queues()[0]
-	q.Wake() // ahead of the Read
+	q.Wake()                                      // ahead of the Read
 	for n, buf := 1, make([]byte, 2048); n > 0; { // the kernel may have something to say, too
 		var err error
 		if n, err = q.Read(buf); err != nil {
