@@ -214,7 +214,10 @@ func TestASprayLeavesByTheLinkThatItIsMeantFor(t *testing.T) {
 		w.homed(w.a, symmetric, symmetric)
 		by := w.a.uplinks[w.rng.IntN(2)]
 		w.a.inside = by.inside
-		w.behind(w.b, natKind{weft.EndpointIndependentMapping, weft.AddressAndPortDependentFiltering}.config())
+		w.behind(w.b, []natKind{
+			{weft.EndpointIndependentMapping, weft.AddressAndPortDependentFiltering}, // a may open
+			{weft.AddressAndPortDependentMapping, weft.AddressDependentFiltering},    // a has to probe
+		}[w.rng.IntN(2)].config())
 		w.a.eager, w.b.eager = true, true
 		w.bootBoth()
 		w.until(20*time.Second, "both direct", w.bothDirect)
