@@ -60,20 +60,25 @@ const (
 
 // crowds measures the engine with one peer and with many.
 func (r *overlayRun) crowds(ctx context.Context) error {
+	s := &site{overlayRun: r} // without hosts: for its meter
+	defer s.disturbances()
 	for round := 1; round <= r.Rounds; round++ {
 		for _, c := range []struct {
 			name          string
 			peers, active int
 		}{{onePeer, 1, 1}, {crowd, crowdPeers, crowdActive}} {
-			cmd := exec.CommandContext(ctx, r.Binary, "bench", "crowd", "--peers", strconv.Itoa(c.peers), "--active",
-				strconv.Itoa(c.active), "--flows", strconv.Itoa(crowdActive), "--length", r.Length.String())
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
 			var got CrowdResult
-			if err := json.Unmarshal(out, &got); err != nil {
+			err := s.undisturbed(c.name, func() error {
+				cmd := exec.CommandContext(ctx, r.Binary, "bench", "crowd", "--peers", strconv.Itoa(c.peers), "--active",
+					strconv.Itoa(c.active), "--flows", strconv.Itoa(crowdActive), "--length", r.Length.String())
+				cmd.Stderr = os.Stderr
+				out, err := cmd.Output()
+				if err != nil {
+					return err
+				}
+				return json.Unmarshal(out, &got)
+			}, nil)
+			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			r.report.Add(c.name, crowdRate, "Mbit/s", round, got.Bits/1e6)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"weft/lab/netns"
@@ -31,34 +33,86 @@ func machine() string {
 // tick is the unit of /proc/stat (USER_HZ, proc(5)): 100 a second on every architecture that Go knows.
 const tick = 10 * time.Millisecond
 
-// busyTime is for how long the machine's processors have worked, all added up.
-func busyTime() (time.Duration, error) {
+// busyTime is for how long the machine's processors have worked, all added up; and how much more they did for processes
+// that had stood back (nice(1)): nothing that is measured does.
+func busyTime() (busy, nice time.Duration, err error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	return parseBusy(string(b))
 }
 
-// parseBusy adds up the first line of /proc/stat but for nice (nothing that is measured runs so, and what does is
-// somebody else's), idle, iowait, steal (another machine's) and guest, which is part of user.
-func parseBusy(stat string) (time.Duration, error) {
+// parseBusy adds up the first line of /proc/stat but for idle, iowait, steal (another machine's) and guest, which is
+// part of user.
+func parseBusy(stat string) (busy, nice time.Duration, err error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("/proc/stat begins with %q", line)
+		return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
 	}
-	var ticks int64
 	for i, f := range fields[1:8] { // user nice system idle iowait irq softirq
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("/proc/stat begins with %q", line)
+			return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
 		}
-		if i != 1 && i != 3 && i != 4 {
-			ticks += n
+		switch i {
+		case 0, 2, 5, 6:
+			busy += time.Duration(n) * tick
+		case 1:
+			nice = time.Duration(n) * tick
 		}
 	}
-	return time.Duration(ticks) * tick, nil
+	return busy, nice, nil
+}
+
+// A meter tells what the machine spends on a measurement and on other things.
+type meter struct {
+	began            time.Time
+	busy, nice, ours time.Duration
+}
+
+// meter reads the counters now. Ours are the processes of the site, this one and its children that have ended, and the
+// kernel's threads for packets that wait.
+func (s *site) meter() (m meter, err error) {
+	if m.busy, m.nice, err = busyTime(); err != nil {
+		return m, err
+	}
+	m.began = time.Now()
+	for _, pid := range s.pids {
+		cpu, err := cpuOf(pid)
+		if err != nil {
+			return m, err
+		}
+		m.ours += cpu
+	}
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(who, &u); err != nil {
+			return m, err
+		}
+		m.ours += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return m, nil
+}
+
+// since is what was spent between two readings.
+func (m meter) since(before meter) (took, busy, others time.Duration) {
+	busy = m.busy - before.busy
+	others = busy + m.nice - before.nice - (m.ours - before.ours)
+	return m.began.Sub(before.began), busy, max(0, others)
+}
+
+// softirqThreads are the kernel's threads for packets that wait, one a processor.
+func softirqThreads() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if pid, bad := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil && bad == nil && strings.HasPrefix(string(b), "ksoftirqd/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // peakMemory is the most that a process ever had in memory, in bytes.

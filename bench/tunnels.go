@@ -20,13 +20,14 @@ func (r *overlayRun) tunnels(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	defer s.disturbances()
 	for _, p := range []struct {
 		name     string
 		subjects []string
 		measure  func(context.Context, subject, int) error
 	}{
 		{"throughput", []string{bare, plain, direct}, s.throughput},
-		{"streams", []string{bare, plain, direct}, s.streams},
+		{"streams", []string{plain, direct}, s.streams},
 		{"udp", []string{plain, direct}, s.udp},
 		{"rtt", []string{bare, plain, direct}, s.rtt},
 		{"loaded", []string{plain, direct}, s.loaded},
@@ -51,6 +52,13 @@ func (r *overlayRun) tunnels(ctx context.Context) (err error) {
 		return s.rounds(ctx, r.Rounds, []string{direct, udpRelay, streamPath}, s.relayed)
 	}
 	return nil
+}
+
+// disturbances says how much of what was measured is to be read with care.
+func (s *site) disturbances() {
+	if s.disturbed > 0 {
+		s.report.Note("%d of %d runs were beside other work of more than %.1f CPU s per s", s.disturbed, s.runs, disturbance)
+	}
 }
 
 // rounds measures every subject once a round. What was measured of a path that changed meanwhile is measured again.
@@ -229,7 +237,8 @@ func (r *overlayRun) jumbo(ctx context.Context) (err error) {
 		r.say("MTU %d is left out: %s", jumboMTU, why)
 		return nil
 	}
-	return s.rounds(ctx, r.Rounds, []string{bare, plain, direct}, func(ctx context.Context, x subject, round int) error {
+	defer s.disturbances()
+	return s.rounds(ctx, r.Rounds, []string{plain, direct}, func(ctx context.Context, x subject, round int) error {
 		return s.streamed(ctx, x, round, 1, jumboRate, jumboCPU)
 	})
 }
