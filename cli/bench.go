@@ -44,7 +44,7 @@ What is measured, and what --only takes:
 			if o.Binary, err = os.Executable(); err != nil {
 				return fmt.Errorf("finding weft's own binary: %w", err)
 			}
-			const shortest = 2 * time.Second // one to warm up in, and one to measure
+			const shortest = 2 * time.Second
 			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Length < shortest {
 				return usagef("--rounds and --echoes must be at least 1, --length at least %v, --joins at least 0", shortest)
 			}
@@ -69,7 +69,7 @@ What is measured, and what --only takes:
 	f := c.Flags()
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these, with commas between (default all)")
 	f.IntVar(&o.Rounds, "rounds", 5, "rounds, in each of which every subject is measured")
-	f.DurationVar(&o.Length, "length", 4*time.Second, "of one run under load")
+	f.DurationVar(&o.Length, "length", 3*time.Second, "of one run under load, after a second to warm up")
 	f.IntVar(&o.Echoes, "echoes", 100, "of one RTT run")
 	f.IntVar(&o.Joins, "joins", 20, "fresh nodes that join behind NATs")
 	f.StringVar(&o.Congestion, "congestion", "cubic", "TCP congestion control of all connections, as the kernel calls it: cubic, bbr, ...")
