@@ -27,6 +27,7 @@ func documents() map[string]any {
 		Mapping: weft.EndpointIndependentMapping, Filtering: weft.AddressDependentFiltering,
 		Allocation: weft.SequentialAllocation, Step: -2, Hairpin: weft.Supported,
 	}
+	family := weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "unknown", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}}
 	return map[string]any{
 		"status": weft.Status{
 			Schema: weft.SchemaVersion, Version: "1.2.3", State: weft.Running,
@@ -34,6 +35,7 @@ func documents() map[string]any {
 				ID: 7, Name: "web", FQDN: "web.weft.internal", Key: "nodekey:x", Addrs: addrs,
 				Candidates: []weft.Candidate{{Addr: endpoint, Kind: weft.ServerReflexive, Link: 2}},
 				Interface:  "weft0", Userspace: true, Proxy: "127.0.0.1:1080", Port: 41641,
+				Links:  []weft.LinkStatus{{ID: 2, Interface: "eth1", Port: 41641, NAT: nat}},
 				Relays: []weft.RelayStatus{{ID: 1, Name: "home", UDP: true, Stream: true, Addr: endpoint, RTTms: 1.5, Error: "e"}},
 				DNS:    "resolved", MTU: 1280, Expires: at,
 			},
@@ -42,7 +44,7 @@ func documents() map[string]any {
 			},
 			Peers: []weft.PeerStatus{{
 				ID: 9, Name: "db", Addrs: addrs, User: "anna", Tags: []string{"tag:db"}, Online: true,
-				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", RTTms: 1.5, Loss: 0.25, Gateway: "home",
+				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", Link: "eth1", RTTms: 1.5, Loss: 0.25, Gateway: "home", MTU: 1392,
 				RxBytes: 1, TxBytes: 2, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
@@ -55,9 +57,10 @@ func documents() map[string]any {
 		"netcheck": weft.Netcheck{
 			Schema: weft.SchemaVersion, UDP: true,
 			IPv4:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "endpoint-independent", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}},
-			IPv6:      weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "unknown", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}},
+			IPv6:      family,
 			Relays:    []weft.NetcheckRelay{{Name: "home", UDPms: 1.5, StreamMS: 2.5, Stream: "websocket", Error: "e"}},
 			Interface: []string{"eth0"}, Problems: []string{"p"},
+			Links: []weft.NetcheckLink{{Link: 2, Interface: "eth1", IPv4: family, IPv6: family}},
 		},
 		"states": []weft.DaemonState{weft.NeedsJoin, weft.Stopped, weft.Starting, weft.Running, weft.Refused},
 		"paths":  []weft.PathKind{weft.PathDirect, weft.PathRelay, weft.PathNone},
