@@ -143,6 +143,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 		defer me.mapped.start(ctx, me)()
 	}
 	me.setMap(time.Now(), m)
+	me.gatherLinks(time.Now())
 	me.gatherLocal(time.Now())
 	if err := me.engine.Up(); err != nil {
 		me.problem("engine", err.Error())
@@ -354,7 +355,8 @@ func (me *mesh) configureLink() {
 
 // networkChanged looks at everything anew: an interface came, went, or has another address.
 func (me *mesh) networkChanged(now time.Time) {
-	if !me.gatherLocal(now) {
+	links := me.gatherLinks(now)
+	if !me.gatherLocal(now) && !links {
 		return // a route or an address that is nothing to us: the overlay's own, mostly
 	}
 	me.log.Info("this machine's network changed")
@@ -383,14 +385,13 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 		return false
 	}
 	me.problem("interfaces", "")
-	changed = me.lookAtLinks(now, ifaces)
 	var static []weft.Candidate
 	for _, a := range me.cfg.Settings.Endpoints {
 		static = append(static, weft.Candidate{Addr: a, Kind: weft.Static, Link: me.links.first()})
 	}
 	local := gather.Merge(wire.MaxCandidates, static, me.mapped.candidates(me), me.hosts(ifaces), me.reflexives())
 	if slices.Equal(local, me.local) {
-		return changed
+		return false
 	}
 	me.local = local
 	me.log.Debug("reachable at", "candidates", local)

@@ -44,12 +44,24 @@ type meshLink struct {
 	nats      gather.NATs
 }
 
-// lookAtLinks makes the links be those that the interfaces are, and reports whether any came, went or has changed.
+// gatherLinks looks which links there are, and reports whether any came, went or has changed.
+func (me *mesh) gatherLinks(now time.Time) bool {
+	ifaces, err := host.Interfaces()
+	if err != nil {
+		return false // gatherLocal says so
+	}
+	return me.lookAtLinks(now, ifaces)
+}
+
+// lookAtLinks makes the links be those that the interfaces are.
 func (me *mesh) lookAtLinks(now time.Time, ifaces []host.Interface) (changed bool) {
 	l := &me.links
-	routed, err := host.DefaultLinks()
-	if err != nil {
-		me.log.Debug("the default routes cannot be found out", "error", err)
+	routed := map[int]int{}
+	if len(l.named) == 0 && (l.apart || me.several(ifaces)) { // a machine that routes for others may have many to list
+		var err error
+		if routed, err = host.DefaultLinks(); err != nil {
+			me.log.Debug("the default routes cannot be found out", "error", err)
+		}
 	}
 	up := gather.Uplinks(ifaces, routed, l.named, underlayMTU, me.netmap.Ranges, me.cfg.Device.Name)
 	if len(l.named) > 0 || len(up) > 1 {
@@ -111,6 +123,17 @@ func (me *mesh) lookAtLinks(now time.Time, ifaces []host.Interface) (changed boo
 		me.tellNATs(now)
 	}
 	return changed
+}
+
+// several reports whether more than one interface has an address by which somebody might be reached.
+func (me *mesh) several(ifaces []host.Interface) bool {
+	n := 0
+	for i := range ifaces {
+		if len(gather.Hosts(ifaces[i:i+1], 1, underlayMTU, me.netmap.Ranges, me.cfg.Device.Name)) > 0 {
+			n++
+		}
+	}
+	return n > 1
 }
 
 func linksMissing(names []string) string {
