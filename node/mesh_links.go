@@ -231,13 +231,18 @@ func (l *links) first() weft.LinkID {
 
 // device is the name of the interface that a link leaves by, also of a spare socket; "" if that is for the routes to say.
 func (me *mesh) device(id weft.LinkID) string {
-	if id >= path.FirstSpare {
-		id = me.spares.on[id]
-	}
-	if l := me.links.find(id); l != nil {
+	if l := me.links.find(me.under(id)); l != nil {
 		return l.Device
 	}
 	return ""
+}
+
+// under is the link that a spare socket was opened on; of another link it is the link.
+func (me *mesh) under(id weft.LinkID) weft.LinkID {
+	if id >= path.FirstSpare {
+		return me.spares.on[id]
+	}
+	return id
 }
 
 // hosts are the host candidates of all links.

@@ -142,7 +142,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 	for _, s := range a.Switches {
 		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)
-		if s.From.Method == weft.Direct && (s.To.Method != weft.Direct || s.To.Link != s.From.Link) || s.From.Method == weft.RelayUDP {
+		if s.From.Method == weft.Direct && (s.To.Method != weft.Direct || me.under(s.To.Link) != me.under(s.From.Link)) || s.From.Method == weft.RelayUDP {
 			me.suspect(now)
 		}
 		me.log.Info("path changed", "peer", p.node.Name, "from", me.viaName(s.From), "to", me.viaName(s.To), "reason", s.Reason)
