@@ -62,7 +62,11 @@ func (r trip) run(t *testing.T, w *world, meetings []*meeting) []outcome {
 
 	movers := []kind{w.ours}
 	for _, name := range slices.Sorted(maps.Keys(w.theirs)) {
-		movers = append(movers, w.theirs[name])
+		// Debian's, of 2022, goes on sending from an IPv4 address that its machine has lost until a new session, 15 to 30 s: to
+		// today's wireguard-go just as well. It stays where it is.
+		if name != "debian" {
+			movers = append(movers, w.theirs[name])
+		}
 	}
 	move, look := time.NewTicker(r.every), time.NewTicker(time.Second)
 	defer move.Stop()
