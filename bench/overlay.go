@@ -22,6 +22,7 @@ type OverlayOptions struct {
 	Length     time.Duration // of one run under load
 	Echoes     int           // of one run of idle RTTs
 	Joins      int           // of fresh nodes behind NATs
+	Tries      int           // of one run, if the machine had other work meanwhile
 	Congestion string        // control of all TCP, as the kernel calls it
 	Logs       string        // directory for the logs of what is started, and for profiles; "" keeps none
 	Version    string

@@ -180,10 +180,8 @@ func (s *site) startIperf(ctx context.Context) error {
 // rest measures what the machine does while nothing is carried. It waits a while for others to end their work, for
 // what they take away cannot be told from what the tunnels cost.
 func (s *site) rest(ctx context.Context) error {
-	const (
-		settle, watch = time.Second, 2 * time.Second
-		tries         = 10
-	)
+	const settle, watch = time.Second, 2 * time.Second
+	tries := 3 * s.Tries
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}

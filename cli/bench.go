@@ -45,8 +45,8 @@ What is measured, and what --only takes:
 				return fmt.Errorf("finding weft's own binary: %w", err)
 			}
 			const shortest = 2 * time.Second
-			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Length < shortest {
-				return usagef("--rounds and --echoes must be at least 1, --length at least %v, --joins at least 0", shortest)
+			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Tries < 1 || o.Length < shortest {
+				return usagef("--rounds, --echoes and --tries must be at least 1, --length at least %v, --joins at least 0", shortest)
 			}
 			for _, name := range o.Only {
 				if !slices.Contains(names, name) {
@@ -72,6 +72,7 @@ What is measured, and what --only takes:
 	f.DurationVar(&o.Length, "length", 3*time.Second, "of one run under load, after a second to warm up")
 	f.IntVar(&o.Echoes, "echoes", 100, "of one RTT run")
 	f.IntVar(&o.Joins, "joins", 20, "fresh nodes that join behind NATs")
+	f.IntVar(&o.Tries, "tries", 3, "how often a run is tried, at most, if the machine had other work meanwhile")
 	f.StringVar(&o.Congestion, "congestion", "cubic", "TCP congestion control of all connections, as the kernel calls it: cubic, bbr, ...")
 	f.StringVar(&dir, "out", "out/bench", "directory for the raw figures")
 	f.StringVar(&o.Logs, "logs", "", "existing directory for profiles and for the logs of what is started")
