@@ -1,0 +1,176 @@
+package host
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// udpStride sets receive buffers apart: room for the longest message, and an odd number of cache lines
+	// more, so that the beginnings of all are not in one set of the cache.
+	udpStride = 1<<16 + 33*64
+	// udpReadMost is how many bytes are taken at once: what is sent on from where it lies shall still be in a
+	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams.
+	udpReadMost  = 512 << 10
+	udpReadLeast = 4
+	// udpControl has room for the control messages of a received datagram, in bytes.
+	udpControl = 128
+	// udpYields is how often an empty socket is looked at again, after others had their turn, before the
+	// reader goes to sleep: waking up costs more than a look.
+	udpYields = 2
+)
+
+// UDPReader receives from one socket. It is one goroutine's.
+type UDPReader struct {
+	socket *UDPSocket
+	read   func(fd uintptr) bool
+	n      int
+	want   int // messages of the next system call, at most
+	errno  syscall.Errno
+
+	messages [UDPBatch]mmsghdr
+	iovs     [UDPBatch]unix.Iovec
+	names    [UDPBatch]unix.RawSockaddrInet6
+	controls [UDPBatch][udpControl / 8]uint64
+	memory   []byte
+	reads    [UDPBatch]UDPRead
+	zones    map[uint32]string
+}
+
+// NewUDPReader makes a reader; its buffers, of which memory is used as far as messages are long, are 2 MiB.
+func NewUDPReader(s *UDPSocket) *UDPReader {
+	r := &UDPReader{socket: s, memory: make([]byte, UDPBatch*udpStride), zones: map[uint32]string{}}
+	r.read = r.attempt
+	for i := range r.messages {
+		r.iovs[i].Base = &r.memory[i*udpStride]
+		r.iovs[i].SetLen(1 << 16)
+		h := &r.messages[i].hdr
+		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
+		h.Iov = &r.iovs[i]
+		h.SetIovlen(1)
+		h.Control = (*byte)(unsafe.Pointer(&r.controls[i]))
+	}
+	r.n, r.want = UDPBatch, UDPBatch
+	return r
+}
+
+// Read waits for messages and returns them, valid until the next Read.
+func (r *UDPReader) Read() ([]UDPRead, error) {
+	for {
+		for i := range r.n {
+			h := &r.messages[i].hdr
+			h.Namelen = unix.SizeofSockaddrInet6
+			h.SetControllen(udpControl)
+			h.Flags = 0
+		}
+		r.n, r.errno = 0, 0
+		if err := r.socket.raw.Read(r.read); err != nil {
+			return nil, err
+		}
+		if r.errno != 0 { // an error that the socket remembered, of something sent
+			if errors.Is(r.errno, unix.EBADF) || errors.Is(r.errno, unix.ENOTSOCK) {
+				return nil, r.errno
+			}
+			continue
+		}
+		n, size := 0, 0
+		for i := range r.n {
+			if r.parse(i, &r.reads[n]) {
+				size += len(r.reads[n].Data)
+				n++
+			}
+		}
+		switch {
+		case size > udpReadMost && r.want > udpReadLeast:
+			r.want /= 2
+		case size < udpReadMost/4 && r.want < UDPBatch:
+			r.want *= 2
+		}
+		if n > 0 {
+			return r.reads[:n], nil
+		}
+	}
+}
+
+func (r *UDPReader) attempt(fd uintptr) bool {
+	for looks := 0; ; looks++ {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN:
+			if looks >= udpYields {
+				return false
+			}
+			runtime.Gosched()
+		case errno != 0:
+			r.errno = errno
+			return true
+		default:
+			r.n = int(n)
+			return true
+		}
+	}
+}
+
+func (r *UDPReader) parse(i int, m *UDPRead) bool {
+	h := &r.messages[i]
+	if h.hdr.Flags&unix.MSG_TRUNC != 0 {
+		return false
+	}
+	name := &r.names[i]
+	port := (*[2]byte)(unsafe.Pointer(&name.Port))
+	var ip netip.Addr
+	switch name.Family {
+	case unix.AF_INET:
+		ip = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr)
+	case unix.AF_INET6:
+		ip = netip.AddrFrom16(name.Addr).Unmap()
+		if name.Scope_id != 0 && ip.Is6() {
+			ip = ip.WithZone(r.zone(name.Scope_id))
+		}
+	default:
+		return false
+	}
+	at := i * udpStride
+	m.Data = r.memory[at : at+int(h.n) : at+int(h.n)]
+	m.From = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(port[:]))
+	m.Segment, m.Local = len(m.Data), netip.Addr{}
+	control := (*[udpControl]byte)(unsafe.Pointer(&r.controls[i]))[:h.hdr.Controllen]
+	for len(control) >= unix.SizeofCmsghdr {
+		c := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+		size := int(c.Len)
+		if size < unix.SizeofCmsghdr || size > len(control) {
+			break
+		}
+		data := control[unix.CmsgLen(0):size]
+		switch {
+		case c.Level == unix.SOL_UDP && c.Type == unix.UDP_GRO && len(data) >= 4:
+			if n := int(binary.NativeEndian.Uint32(data)); n > 0 && n < len(m.Data) {
+				m.Segment = n
+			}
+		case c.Level == unix.SOL_IP && c.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			m.Local = netip.AddrFrom4([4]byte(data[8:12]))
+		case c.Level == unix.SOL_IPV6 && c.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			m.Local = netip.AddrFrom16([16]byte(data[:16])).Unmap()
+		}
+		control = control[min(len(control), unix.CmsgSpace(len(data))):]
+	}
+	return true
+}
+
+// zone names the scope of a link-local address by its number, which is the same on every call.
+func (r *UDPReader) zone(scope uint32) string {
+	z, ok := r.zones[scope]
+	if !ok {
+		z = strconv.FormatUint(uint64(scope), 10)
+		r.zones[scope] = z
+	}
+	return z
+}
