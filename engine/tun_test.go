@@ -158,3 +158,41 @@ func TestTakingDatagramsApartForAnOldKernelCostsNoMemory(t *testing.T) {
 type discard struct{ Queue }
 
 func (discard) Write([]byte) error { return nil }
+
+// FuzzDatagramsForAnOldKernel takes whatever is written apart as the Splitter does, and nothing else.
+func FuzzDatagramsForAnOldKernel(f *testing.F) {
+	f.Add(superDatagram(false, make([]byte, 3000), 1000))
+	f.Add(superDatagram(true, make([]byte, 3000), 999))
+	f.Add(superDatagram(true, make([]byte, 3000), 0))
+	f.Add(segmentHeader(segment.Header{Type: segment.UDP, Size: 1}))
+	f.Add([]byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var w written
+		err := plainQueue{&w}.Write(bytes.Clone(b))
+		if len(b) < segment.HeaderSize || segment.ParseHeader(b).Type != segment.UDP {
+			if err == nil && (len(w.list) != 1 || !bytes.Equal(w.list[0], b)) {
+				t.Fatal("what is no super-packet of UDP was changed")
+			}
+			return
+		}
+		var s segment.Splitter
+		if s.Begin(segment.ParseHeader(b), bytes.Clone(b[segment.HeaderSize:])) != nil {
+			if err == nil || len(w.list) > 0 {
+				t.Fatalf("%d packets were made of what cannot be taken apart", len(w.list))
+			}
+			return
+		}
+		for i := 0; ; i++ {
+			p := s.Next()
+			if (p == nil) != (i == len(w.list)) {
+				t.Fatalf("%d packets were written, and there are fewer or more", len(w.list))
+			}
+			if p == nil {
+				return
+			}
+			if !bytes.Equal(w.list[i], append(make([]byte, segment.HeaderSize), p...)) {
+				t.Fatalf("packet %d is another", i)
+			}
+		}
+	})
+}
