@@ -62,6 +62,10 @@ type Config struct {
 	// server can start ahead of the link.
 	ListenConfig net.ListenConfig
 
+	// Bind, if there is one, makes the sockets of an address instead: UDP and
+	// TCP of a network stack that is not the system's.
+	Bind func(netip.AddrPort) (net.PacketConn, net.Listener, error)
+
 	// Upstreams are asked for what is not the zone's, best first. It is called
 	// for each such question and may be nil.
 	Upstreams func() []netip.AddrPort
@@ -175,6 +179,9 @@ func closeSockets(m *miekg.Server) {
 
 // bind opens both sockets of an address on the same port.
 func (s *Server) bind(ctx context.Context, a netip.AddrPort) (net.PacketConn, net.Listener, error) {
+	if s.cfg.Bind != nil {
+		return s.cfg.Bind(a)
+	}
 	for try := 1; ; try++ {
 		udp, err := s.listenUDP(ctx, a)
 		if err != nil {

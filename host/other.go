@@ -30,6 +30,7 @@ func SetUDPBuffers(*net.UDPConn, int) (rx, tx int, err error) { return 0, 0, Err
 
 func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return ErrNotSupported }
 
+func NameServers() []netip.AddrPort              { return nil }
 func ForwardWithin(string, []netip.Prefix) error { return ErrNotSupported }
 func StopForwarding(string) error                { return ErrNotSupported }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/miekg/dns"
 
 	"weft"
 	"weft/lab/netns"
@@ -104,6 +107,28 @@ func (w *world) serves(h *netns.Host, addr netip.Addr) {
 	w.t.Cleanup(func() { srv.Close() })
 }
 
+// resolves gives a host a name server, which is on the server's host and knows every name.
+func (w *world) resolves(h *netns.Host) *netns.Host {
+	w.t.Helper()
+	conn, err := w.server.Host.ListenUDP(netip.AddrPortFrom(w.server.Host.Addr(), 53))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	srv := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(out dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		if q.Question[0].Qtype == dns.TypeA {
+			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 80)}}
+		}
+		out.WriteMsg(m)
+	})}
+	go srv.ActivateAndServe()
+	w.t.Cleanup(func() { srv.Shutdown() })
+	if err := h.SetResolvConf("nameserver " + w.server.Host.Addr().String() + "\n"); err != nil {
+		w.t.Fatal(err)
+	}
+	return h
+}
+
 // eventually waits for a command to succeed.
 func (w *world) eventually(what string, h *netns.Host, name string, args ...string) string {
 	w.t.Helper()
@@ -121,7 +146,7 @@ func (w *world) eventually(what string, h *netns.Host, name string, args ...stri
 
 func TestAPhoneWithPlainWireGuardIsAMember(t *testing.T) {
 	w := newWorld(t)
-	gw := w.node(w.must(w.net.AddHost("gw")), "--tun", w.nic("wg"))
+	gw := w.node(w.resolves(w.must(w.net.AddHost("gw"))), "--tun", w.nic("wg"))
 	_, hostC := w.home("carl", netns.PortRestrictedCone)
 	carl := w.node(hostC)
 	addrGW := w.up(gw).Self.Addrs[0]
@@ -139,6 +164,10 @@ func TestAPhoneWithPlainWireGuardIsAMember(t *testing.T) {
 	}
 	if got := w.run(p.host, "getent", "ahostsv6", "carl"); !strings.Contains(got, selfC.Addrs[1].String()) {
 		t.Errorf("in the search domain carl is %q", got)
+	}
+	// What is not the overlay's, the gateway asks whom its machine asks.
+	if got := w.run(p.host, "getent", "ahostsv4", "www.example.org"); !strings.Contains(got, "192.0.2.80") {
+		t.Errorf("www.example.org is %q", got)
 	}
 	// And it is reached.
 	w.run(hostC, "ping", "-c", "3", "-i", "0.2", "-W", "5", p.addrs[0].String())
@@ -234,7 +263,7 @@ func TestAPhoneWithPlainWireGuardIsAMember(t *testing.T) {
 
 func TestAGatewayWithoutAnInterfaceForwardsAsWell(t *testing.T) {
 	w := newWorld(t)
-	gw := w.node(w.must(w.net.AddHost("gw")), "--userspace", "--proxy", "127.0.0.1:1055")
+	gw := w.node(w.resolves(w.must(w.net.AddHost("gw"))), "--userspace", "--proxy", "127.0.0.1:1055")
 	_, hostC := w.home("carl", netns.PortRestrictedCone)
 	carl := w.node(hostC)
 	w.up(gw)
@@ -242,16 +271,19 @@ func TestAGatewayWithoutAnInterfaceForwardsAsWell(t *testing.T) {
 	p := w.newPhone("gw")
 	w.serves(hostC, selfC.Addrs[0])
 	w.serves(p.host, p.addrs[0])
+	if got := w.eventually("the phone to look a name up", p.host, "getent", "ahostsv4", "www.example.org"); !strings.Contains(got, "192.0.2.80") {
+		t.Errorf("www.example.org is %q", got)
+	}
 	for _, a := range selfC.Addrs {
 		w.eventually("the phone to reach carl", p.host, "ping", "-c", "1", "-W", "2", a.String())
 	}
 	for _, a := range p.addrs {
 		w.run(hostC, "ping", "-c", "3", "-i", "0.2", "-W", "5", a.String())
 	}
-	if got := w.run(p.host, "curl", "-sS", "--max-time", "20", "http://"+selfC.Addrs[0].String()+"/"); got != "this is carl" {
+	if got := w.run(p.host, "curl", "-4", "-sS", "--max-time", "20", "-X", "POST", "--data-binary", "@"+w.fleet.Binary, "http://carl.weft.internal/"); got != "this is carl" {
 		t.Errorf("carl's page reads %q", got)
 	}
-	if got := w.run(hostC, "curl", "-sS", "--max-time", "20", "http://phone.weft.internal/"); got != "this is phone" {
+	if got := w.run(hostC, "curl", "-4", "-sS", "--max-time", "20", "-X", "POST", "--data-binary", "@"+w.fleet.Binary, "http://phone.weft.internal/"); got != "this is phone" {
 		t.Errorf("the phone's page reads %q", got)
 	}
 }

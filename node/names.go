@@ -59,11 +59,15 @@ func (n *names) set(m weft.NetworkMap) {
 		n.server.Replace(zone)
 		return
 	}
-	n.server, err = dns.NewServer(dns.Config{
+	cfg := dns.Config{
 		Zone: zone, Listen: []netip.AddrPort{netip.AddrPortFrom(m.Service, dns.Port)},
 		ListenConfig: net.ListenConfig{Control: host.FreeBind}, Upstreams: n.upstreams, Logger: n.log,
 		Allow: func(a netip.Addr) bool { return a.IsLoopback() || a == m.Service || n.isGuest(a) },
-	})
+	}
+	if stack := n.cfg.Device.stack; stack != nil {
+		cfg.Bind = stack.Bind
+	}
+	n.server, err = dns.NewServer(cfg)
 	if err != nil {
 		n.log.Warn("the map's names cannot be resolved", "error", err)
 	}
@@ -85,11 +89,24 @@ func (n *names) start(m weft.NetworkMap) {
 		return
 	}
 	n.started = true
-	if n.cfg.Device.Name == "" || n.server == nil || !m.Service.IsValid() {
-		close(n.settled) // userspace mode: the proxy looks names up
+	if n.server == nil || !m.Service.IsValid() {
+		close(n.settled)
 		return
 	}
 	server := n.server
+	if stack := n.cfg.Device.stack; stack != nil { // the proxy looks names up, and guests ask
+		close(n.settled)
+		n.wiring.Go(func() {
+			err := stack.AddService(m.Service)
+			if err == nil {
+				err = server.Start(n.ctx)
+			}
+			if err != nil {
+				n.fail(fmt.Sprintf("names are not resolved for plain WireGuard nodes: %v", err))
+			}
+		})
+		return
+	}
 	n.wiring.Go(func() {
 		defer close(n.settled)
 		if err := server.Start(n.ctx); err != nil {
@@ -128,15 +145,18 @@ func (n *names) fail(sentence string) {
 	n.problem = sentence
 }
 
-// upstreams are whom the system asked before; the names that are not ours go to them.
+// upstreams are whom the system asked before; the names that are not ours go to them. Where the system sends us
+// questions of the overlay alone, guests still ask everything: then it is whom the system asks now.
 func (n *names) upstreams() []netip.AddrPort {
 	n.mu.Lock()
 	r := n.resolver
 	n.mu.Unlock()
-	if r == nil {
-		return nil
+	if r != nil {
+		if list := r.Upstreams(); len(list) > 0 {
+			return list
+		}
 	}
-	return r.Upstreams()
+	return host.NameServers()
 }
 
 // lookup finds a peer's addresses.
