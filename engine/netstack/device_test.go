@@ -72,10 +72,10 @@ func TestStreamsLeaveInSuperPacketsThatFitOneSend(t *testing.T) {
 				mu.Unlock()
 			}
 		}
-		a, _ := wiredBy(t, look)
+		a, _ := wiredBy(t, look, engine.MTU)
 		download(t, a, to, 8<<20)
 		mu.Lock()
-		if bytes < 8<<20*9/10 || bytes/max(1, super) < 16<<10 {
+		if bytes < 8<<20*9/10 || bytes/max(1, super) < 4*engine.MTU {
 			t.Errorf("of 8 MiB to %v, %d bytes went in %d super-packets", to, bytes, super)
 		}
 		mu.Unlock()
@@ -84,16 +84,27 @@ func TestStreamsLeaveInSuperPacketsThatFitOneSend(t *testing.T) {
 
 func TestTheChecksumsOfWhatLeavesAreRight(t *testing.T) {
 	// The other stack looks at each piece's, since nothing says that they were verified.
-	a, _ := wiredBy(t, pieces)
+	a, _ := wiredBy(t, pieces, engine.MTU)
 	for _, to := range []netip.Addr{addrB4, addrB6} {
 		download(t, a, to, 1<<20)
 	}
 }
 
 func TestSuperPacketsAreTakenAsTheyAre(t *testing.T) {
-	a, _ := wiredBy(t, whole)
+	a, _ := wiredBy(t, whole, engine.MTU)
 	for _, to := range []netip.Addr{addrB4, addrB6} {
 		download(t, a, to, 8<<20)
+	}
+}
+
+func TestTheStackFitsEveryMTU(t *testing.T) {
+	for _, mtu := range []int{1280, 9000, 32000, 65535} {
+		for _, w := range []cable{pieces, merged} {
+			a, _ := wiredBy(t, w, mtu)
+			for _, to := range []netip.Addr{addrB4, addrB6} {
+				download(t, a, to, 2<<20)
+			}
+		}
 	}
 }
 

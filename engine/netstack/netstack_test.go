@@ -31,7 +31,12 @@ var (
 
 func newStack(t testing.TB, addrs ...netip.Addr) (engine.Device, *Netstack) {
 	t.Helper()
-	dev, n, err := New(addrs, engine.MTU, slog.New(slog.DiscardHandler))
+	return newStackOf(t, engine.MTU, addrs...)
+}
+
+func newStackOf(t testing.TB, mtu int, addrs ...netip.Addr) (engine.Device, *Netstack) {
+	t.Helper()
+	dev, n, err := New(addrs, mtu, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,12 +118,12 @@ func apart(t testing.TB, from engine.Queue, give func(p []byte, last bool)) {
 }
 
 // wired joins two stacks as two engines do.
-func wired(t testing.TB) (a, b *Netstack) { return wiredBy(t, merged) }
+func wired(t testing.TB) (a, b *Netstack) { return wiredBy(t, merged, engine.MTU) }
 
-func wiredBy(t testing.TB, w cable) (a, b *Netstack) {
+func wiredBy(t testing.TB, w cable, mtu int) (a, b *Netstack) {
 	t.Helper()
-	devA, a := newStack(t, addrA4, addrA6)
-	devB, b := newStack(t, addrB4, addrB6)
+	devA, a := newStackOf(t, mtu, addrA4, addrA6)
+	devB, b := newStackOf(t, mtu, addrB4, addrB6)
 	var wg sync.WaitGroup
 	wg.Go(func() { w(t, devA.Queues()[0], devB.Queues()[0]) })
 	wg.Go(func() { w(t, devB.Queues()[0], devA.Queues()[0]) })
