@@ -168,6 +168,22 @@ func raise(n tunnel) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
+// raised waits until the kernel takes packets to a tunnel's addresses for its own: of IPv6, a queue of the kernel's sees to
+// that later.
+func raised(ctx context.Context, n tunnel, run func(ctx context.Context, name string, args ...string) (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return netns.WaitFor(ctx, n.Name, func() error {
+		out, err := run(ctx, "ip", "-6", "route", "show", "table", "local", "dev", n.Name)
+		for _, a := range n.Addrs {
+			if a.Addr().Is6() && !strings.Contains(out, "local "+a.Addr().String()+" ") {
+				err = errors.Join(err, fmt.Errorf("it has no address %s", a.Addr()))
+			}
+		}
+		return err
+	})
+}
+
 // configuration is a tunnel's for `wg setconf`.
 func (n tunnel) configuration() []byte {
 	var b bytes.Buffer
@@ -271,6 +287,9 @@ func openUserspace(t *testing.T, m machine, n tunnel, p *netns.Process) {
 		t.Fatalf("wg setconf: %v: %s", err, out)
 	}
 	must(m.batch(ctx, raise(n)))(t)
+	if err := raised(ctx, n, m.Run); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func wgState(m machine, n tunnel) (state, error) {
@@ -294,6 +313,12 @@ func (k kernel) open(t *testing.T, n tunnel) {
 	t.Cleanup(func() { k.Run(context.Background(), nil, "ip", "link", "del", n.Name) })
 	must(k.Run(ctx, n.configuration(), "wg", "setconf", n.Name, "/dev/stdin"))(t)
 	must(k.Run(ctx, []byte(raise(n)), "ip", "-batch", "-"))(t)
+	err := raised(ctx, n, func(ctx context.Context, name string, args ...string) (string, error) {
+		return k.Run(ctx, nil, name, args...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (k kernel) state(n tunnel) (state, error) {

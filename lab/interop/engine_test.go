@@ -136,6 +136,9 @@ func (o ours) open(t *testing.T, n tunnel) {
 		t.Fatalf("the engine of %s does not start: %v", n.Name, err)
 	}
 	must(o.batch(t.Context(), raise(n)))(t)
+	if err := raised(t.Context(), n, o.Run); err != nil {
+		t.Fatal(err)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ends[n.Name] = p
