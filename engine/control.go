@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -37,7 +38,7 @@ type control struct {
 	busy     []*peer
 	sampleAt time.Time
 	pollAt   time.Time // zero: nothing is due
-	loaded   time.Time // until when there is load
+	load     load
 }
 
 // A message is a handshake message, with where it came from.
@@ -68,7 +69,7 @@ const (
 
 func newControl(e *Engine, dev *wireguard.Device) *control {
 	return &control{
-		e: e, dev: dev, burst: newBurst(e),
+		e: e, dev: dev, burst: newBurst(e), load: load{seed: rand.Uint64()},
 		messages: make(chan message, messagesQueued), posts: make(chan post, postsQueued), calls: make(chan func(time.Time)),
 	}
 }
@@ -209,14 +210,15 @@ func (c *control) note(now time.Time, n post) {
 
 // message has the device look at a handshake message.
 func (c *control) message(now time.Time, m *message) {
+	at := c.e.nanos(now)
 	if len(c.messages) >= loadedAt {
-		c.loaded = now.Add(loadedFor)
+		c.load.set(at)
 	}
-	from := m.from
-	if !from.IsValid() {
-		from = relayedFrom(m.peer.id)
+	loaded := c.load.is(at)
+	if loaded {
+		c.load.publish(c.dev.CookieSecret(now))
 	}
-	if err := c.dev.Handle(now, from, m.b[:m.n], now.Before(c.loaded), &c.out); err != nil {
+	if err := c.dev.Handle(now, m.sender(), m.b[:m.n], loaded, &c.out); err != nil {
 		c.e.log.Debug("a handshake message was not taken", "error", err)
 	}
 	c.act(now, m)
@@ -228,6 +230,14 @@ func relayedFrom(id weft.NodeID) netip.AddrPort {
 	ip := [16]byte{0: 1}
 	binary.BigEndian.PutUint32(ip[4:], uint32(id))
 	return netip.AddrPortFrom(netip.AddrFrom16(ip), 0)
+}
+
+// sender is the address that cookies are bound to.
+func (m *message) sender() netip.AddrPort {
+	if !m.from.IsValid() {
+		return relayedFrom(m.peer.id)
+	}
+	return m.from
 }
 
 // act does what the device wants done. M is what it answers, if it does.

@@ -169,6 +169,10 @@ func (o *opener) handshake(b []byte) {
 	o.run.packets++
 	o.run.bytes += uint64(len(b))
 	m := message{source: o.run.source, link: o.run.link, from: o.run.from, n: len(b)}
+	if !o.e.control.load.admits(o.now, o.sieve, m.sender(), b) {
+		o.e.drops.strange.Add(1)
+		return
+	}
 	copy(m.b[:], b)
 	o.e.control.hand(&m)
 }

@@ -86,6 +86,7 @@ type guard struct {
 	first     *mac
 	cookieKey Key
 	secret    *mac // cookies are MACs of addresses under it
+	secretKey Key
 	secretAt  time.Time
 	limited   map[netip.Addr]bucket
 	swept     time.Time
@@ -106,22 +107,45 @@ func newGuard(public *Key) guard {
 
 // proven checks MAC2: whether who sent the message receives at the address that it came from.
 func (g *guard) proven(now time.Time, rand func([]byte), msg []byte, from netip.AddrPort) bool {
-	at := len(msg) - macSize
 	cookie := g.cookieFor(now, rand, from)
+	return carries(cookie, msg)
+}
+
+// carries checks MAC2 of a message by the cookie of its sender's address.
+func carries(cookie [macSize]byte, msg []byte) bool {
+	at := len(msg) - macSize
+	if [macSize]byte(msg[at:]) == ([macSize]byte{}) {
+		return false // who has no cookie yet says so
+	}
 	want := newMAC(cookie[:]).of(msg[:at])
 	return subtle.ConstantTimeCompare(want[:], msg[at:]) == 1
+}
+
+// cookieOf is the cookie of an address under a secret.
+func cookieOf(secret *mac, from netip.AddrPort) [macSize]byte {
+	ip := from.Addr().As16()
+	return secret.of(binary.BigEndian.AppendUint16(ip[:], from.Port()))
 }
 
 // cookieFor is the cookie of an address now. The secret behind it is renewed every CookieRefreshTime, with which
 // older cookies end.
 func (g *guard) cookieFor(now time.Time, rand func([]byte), from netip.AddrPort) [macSize]byte {
+	g.renew(now, rand)
+	return cookieOf(g.secret, from)
+}
+
+// renew makes another secret in its time.
+func (g *guard) renew(now time.Time, rand func([]byte)) {
 	if g.secret == nil || now.Sub(g.secretAt) >= CookieRefreshTime {
-		var k Key
-		rand(k[:])
-		g.secret, g.secretAt = newMAC(k[:]), now
+		rand(g.secretKey[:])
+		g.secret, g.secretAt = newMAC(g.secretKey[:]), now
 	}
-	ip := from.Addr().As16()
-	return g.secret.of(binary.BigEndian.AppendUint16(ip[:], from.Port()))
+}
+
+// CookieSecret is what cookies are made with now, for [Sieve.Proven]: it changes every CookieRefreshTime.
+func (d *Device) CookieSecret(now time.Time) Key {
+	d.guard.renew(now, d.rand)
+	return d.guard.secretKey
 }
 
 // reply appends a cookie reply to a message.

@@ -350,6 +350,11 @@ func TestACookieIsBoundToAddressPortAndTwoMinutes(t *testing.T) {
 	if err := w.b.d.Handle(w.now, here, off, true, &w.b.actions); err != ErrCookie {
 		t.Errorf("with another MAC2: %v", err)
 	}
+	sieve, secret := NewSieve(w.b.d.Public()), w.b.d.CookieSecret(w.now)
+	if !sieve.Proven(&secret, second, here) || sieve.Proven(&secret, first, here) || sieve.Proven(&secret, second, addrPortPlus(here)) ||
+		sieve.Proven(&secret, off, here) || sieve.Proven(&Key{1}, second, here) || sieve.Proven(&secret, reply, here) {
+		t.Error("the sieve does not tell who has a cookie")
+	}
 	// Without load MAC2 is not looked at; with load, and right, the handshake goes on.
 	if err := w.b.d.Handle(w.now, here, second, true, &w.b.actions); err != nil {
 		t.Errorf("with its cookie: %v", err)
@@ -361,5 +366,8 @@ func TestACookieIsBoundToAddressPortAndTwoMinutes(t *testing.T) {
 	w.now = w.now.Add(CookieRefreshTime)
 	if third := send(); !bytes.Equal(third[len(third)-macSize:], make([]byte, macSize)) {
 		t.Error("an old cookie is used")
+	}
+	if w.b.d.CookieSecret(w.now) == secret {
+		t.Error("an old secret is used")
 	}
 }

@@ -1,11 +1,18 @@
 package wireguard
 
-import "crypto/subtle"
+import (
+	"crypto/subtle"
+	"net/netip"
+)
 
 // A Sieve tells handshake messages to us from what strangers send, in front of the Device: a thread that reads packets
 // has one of its own, so that a flood without our public key never reaches the goroutine that owns the Device. Make it
 // with [NewSieve]; one goroutine at a time may use it.
-type Sieve struct{ first *mac }
+type Sieve struct {
+	first     *mac
+	secret    *mac // under secretKey
+	secretKey Key
+}
 
 // NewSieve makes a Sieve for messages to a public key.
 func NewSieve(public Key) *Sieve {
@@ -19,6 +26,18 @@ func NewSieve(public Key) *Sieve {
 func (s *Sieve) Valid(msg []byte) bool {
 	kind, ok := kindOf(msg)
 	return ok && (kind == TypeCookieReply || validMAC(s.first, msg))
+}
+
+// Proven reports whether a valid initiation or response carries a cookie of its sender's address (section 5.4.7) that was
+// made with a Device's secret: so that under load what is proven need not wait behind what is not.
+func (s *Sieve) Proven(secret *Key, msg []byte, from netip.AddrPort) bool {
+	if len(msg) < ResponseSize {
+		return false
+	}
+	if s.secret == nil || s.secretKey != *secret {
+		s.secret, s.secretKey = newMAC(secret[:]), *secret
+	}
+	return carries(cookieOf(s.secret, from), msg)
 }
 
 // kindOf is the type of a handshake message or cookie reply; it is false for what has another length than its type, or

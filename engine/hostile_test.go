@@ -1,0 +1,339 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/key"
+	"weft/wire"
+	"weft/wireguard"
+)
+
+const (
+	// floodRate is in packets a second.
+	floodRate = 100_000
+	// A flow is measured with and without a flood by turns, so that what else the machine does falls on both.
+	floodTurns = 20
+	floodTurn  = 100 * time.Millisecond
+)
+
+// A flood sends packets to an address from many sockets, each with a port of its own, and half of them with an address of
+// their own: 127.0.0.0/8 has enough.
+type flood struct {
+	conns []*net.UDPConn
+	sent  atomic.Uint64
+}
+
+func newFlood(t testing.TB) *flood {
+	t.Helper()
+	f := &flood{}
+	for i := range 32 {
+		ip := net.IPv4(127, 9, byte(i/2), 9)
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: ip})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		f.conns = append(f.conns, c)
+	}
+	return f
+}
+
+// run sends what next makes to where to says until done is closed, at floodRate or as fast as it can.
+func (f *flood) run(to *atomic.Pointer[netip.AddrPort], next func(i int) []byte, done <-chan struct{}) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	for i := 0; ; {
+		select {
+		case <-done:
+			return
+		case now := <-tick.C:
+			// What the ticker or the processor left out is made up for, but for what is long ago.
+			due := int(now.Sub(began) * floodRate / time.Second)
+			i = max(i, due-floodRate/50)
+			for ; i < due; i++ {
+				if _, err := f.conns[i%len(f.conns)].WriteToUDPAddrPort(next(i), *to.Load()); err == nil {
+					f.sent.Add(1)
+				}
+			}
+		}
+	}
+}
+
+// A flow keeps packets under way from one node to another, as many as window, and counts what arrives.
+type stream struct {
+	a, b  *node
+	got   atomic.Uint64
+	stop  chan struct{}
+	ended sync.WaitGroup
+}
+
+const window = 256
+
+func newFlow(a, b *node) *stream {
+	f := &stream{a: a, b: b, stop: make(chan struct{})}
+	p := marked(packet(addrOf(a.id), addrOf(b.id), 7, 1400))
+	room := make(chan struct{}, window)
+	f.ended.Go(func() {
+		for {
+			select {
+			case <-f.stop:
+				return
+			case <-b.tun.in:
+				f.got.Add(1)
+				select {
+				case <-room:
+				default:
+				}
+			}
+		}
+	})
+	f.ended.Go(func() {
+		lost := time.NewTicker(50 * time.Millisecond)
+		defer lost.Stop()
+		for last := uint64(0); ; {
+			select {
+			case <-f.stop:
+				return
+			case room <- struct{}{}:
+				select {
+				case a.tun.out <- p:
+				case <-f.stop:
+					return
+				}
+			case <-lost.C:
+				if got := f.got.Load(); got == last { // all that was under way is lost
+					for range len(room) {
+						<-room
+					}
+				} else {
+					last = got
+				}
+			}
+		}
+	})
+	return f
+}
+
+// An attacker knows what its kind could know.
+type attacker struct {
+	a, b *node
+	rng  *rand.ChaCha8
+	buf  [1500]byte
+}
+
+func (x *attacker) random(n int) []byte {
+	x.rng.Read(x.buf[:n])
+	return x.buf[:n]
+}
+
+// device is a WireGuard device that has b as its peer.
+func (x *attacker) device(t testing.TB, private key.NodePrivate) (*wireguard.Device, *wireguard.Peer) {
+	t.Helper()
+	d := wireguard.New(wireguard.Config{Private: private.RevealBytes(), Rand: func(b []byte) { x.rng.Read(b) }})
+	p, err := d.AddPeer(wireguard.PeerConfig{Public: x.b.key.Public().Bytes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, p
+}
+
+// initiations are some by a key, all with a right MAC.
+func (x *attacker) initiations(t testing.TB, private key.NodePrivate, n int) (list [][]byte) {
+	t.Helper()
+	d, p := x.device(t, private)
+	var out wireguard.Actions
+	for i := range n {
+		d.Greet(time.Now().Add(time.Duration(i)*wireguard.RekeyTimeout), p, &out)
+		d.Poll(time.Now().Add(time.Duration(i)*wireguard.RekeyTimeout), &out)
+		for _, m := range out.Send {
+			list = append(list, m.Message)
+		}
+		d, p = x.device(t, private)
+		d.Greet(time.Now(), p, &out)
+		list = append(list, out.Send[0].Message)
+	}
+	return list
+}
+
+// floods are what strangers, and who reads along on the way, can send without a key of a peer.
+func (x *attacker) floods(t testing.TB) map[string]func(i int) []byte {
+	var session *session
+	eventually(t, "there is a session to send by", func() bool {
+		session = x.a.Engine.peer(x.b.id).current.Load()
+		return session != nil
+	})
+	counter, _ := session.take()
+	genuine := session.Seal(make([]byte, 0, 1500), counter, make([]byte, 1408))
+	stranger := x.initiations(t, key.NewPrivate[key.Node](), 64)
+	replayed := x.initiations(t, x.a.key, 1)[0]
+	header := func(b []byte, kind byte) []byte {
+		copy(b, []byte{kind, 0, 0, 0})
+		return b
+	}
+	return map[string]func(i int) []byte{
+		"noise":                                   func(i int) []byte { return x.random(i % 1500) },
+		"noise that says it is data":              func(i int) []byte { return header(x.random(max(32, i%1500)), 4) },
+		"initiations without our key":             func(i int) []byte { return header(x.random(wireguard.InitiationSize), 1) },
+		"responses without our key":               func(i int) []byte { return header(x.random(wireguard.ResponseSize), 2) },
+		"cookie replies":                          func(i int) []byte { return header(x.random(wireguard.CookieReplySize), 3) },
+		"initiations of strangers with our key":   func(i int) []byte { return stranger[i%len(stranger)] },
+		"an initiation of a peer again and again": func(i int) []byte { return replayed },
+		"data of a session that does not open": func(i int) []byte {
+			b := header(x.random(max(32, i%1500)), 4)
+			binary.LittleEndian.PutUint32(b[4:], session.Remote)
+			binary.LittleEndian.PutUint64(b[8:], counter+uint64(i%100_000))
+			return b
+		},
+		"a data packet again and again": func(i int) []byte { return append(x.buf[:0], genuine...) },
+		"frames of relays": func(i int) []byte {
+			b := x.random(max(64, i%1500))
+			wire.AppendData(b[:0], x.a.id)
+			header(b[wire.DataPrefix:], 4)
+			return b
+		},
+		"truncated data": func(i int) []byte { return genuine[:i%len(genuine)] },
+	}
+}
+
+func TestAFlowKeepsItsRateUnderFloodsOfStrangers(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector takes more time than a flood")
+	}
+	if testing.Short() {
+		t.Skip("it takes half a minute of both processors")
+	}
+	a, b := talking(t)
+	x := &attacker{a: a, b: b, rng: rand.NewChaCha8([32]byte{1})}
+	// The same flood goes to a socket that nobody reads while the flow is measured without: what it takes to send one is not
+	// for the engine to answer for.
+	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	nowhere := sink.LocalAddr().(*net.UDPAddr).AddrPort()
+	flow := newFlow(a, b)
+	defer flow.ended.Wait()
+	defer close(flow.stop)
+	for name, next := range x.floods(t) {
+		t.Run(name, func(t *testing.T) {
+			f, done := newFlood(t), make(chan struct{})
+			var to atomic.Pointer[netip.AddrPort]
+			to.Store(&nowhere)
+			var ended sync.WaitGroup
+			ended.Go(func() { f.run(&to, next, done) })
+			target := b.addr()
+			var got, sent [2]uint64 // without the flood, and with it
+			for i := range 2 * floodTurns {
+				to.Store([]*netip.AddrPort{&nowhere, &target}[i%2])
+				g, s := flow.got.Load(), f.sent.Load()
+				<-time.After(floodTurn)
+				got[i%2] += flow.got.Load() - g
+				sent[i%2] += f.sent.Load() - s
+			}
+			close(done)
+			ended.Wait()
+			share, seconds := float64(got[1])/float64(got[0]), (floodTurns * floodTurn).Seconds()
+			t.Logf("%.0f packets/s of %.0f: %.2f; flood %.0f/s; %+v", float64(got[1])/seconds, float64(got[0])/seconds, share,
+				float64(sent[1])/seconds, b.Drops())
+			if share < 0.8 {
+				t.Errorf("the flow is down to %.2f of its rate", share)
+			}
+		})
+	}
+}
+
+func TestAHandshakeComesAboutInAFloodOfInitiations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it floods both processors for some seconds")
+	}
+	a, b := talking(t)
+	x := &attacker{a: a, b: b, rng: rand.NewChaCha8([32]byte{2})}
+	next := x.floods(t)["initiations of strangers with our key"]
+	f, done := newFlood(t), make(chan struct{})
+	c := start(t, 3)
+	// Who shares a bucket with a flood waits for it to end: one in eight would here.
+	load := &b.control.load
+	mine := load.bucket(c.addr())
+	f.conns = slices.DeleteFunc(f.conns, func(u *net.UDPConn) bool {
+		return load.bucket(u.LocalAddr().(*net.UDPAddr).AddrPort()) == mine
+	})
+	target := b.addr()
+	var to atomic.Pointer[netip.AddrPort]
+	to.Store(&target)
+	var ended sync.WaitGroup
+	ended.Go(func() { f.run(&to, next, done) })
+	defer ended.Wait()
+	defer close(done)
+	eventually(t, "there is load", func() bool { return load.is(b.now()) })
+	mustSetPeers(t, c, b.peer())
+	mustSetPeers(t, b, a.peer(), c.peer())
+	c.SetRoute(b.id, weft.DirectVia(0, b.addr()))
+	b.SetRoute(c.id, weft.DirectVia(0, c.addr()))
+	began := time.Now()
+	exchange(t, c, b, 1)
+	t.Logf("the first packet took %v, with a cookie that was asked for; %d sent by the flood", time.Since(began), f.sent.Load())
+	if !load.is(b.now()) {
+		t.Error("there was no load")
+	}
+}
+
+func TestUnderLoadEachSenderHasItsShare(t *testing.T) {
+	var l load
+	public := wireguard.Key{1}
+	sieve, msg := wireguard.NewSieve(public), make([]byte, wireguard.InitiationSize)
+	admitted := func(now int64, from string, n int) (got int) {
+		for range n {
+			if l.admits(now, sieve, netip.MustParseAddrPort(from), msg) {
+				got++
+			}
+		}
+		return got
+	}
+	if got := admitted(1, "192.0.2.1:1", 1000); got != 1000 {
+		t.Errorf("without load %d of 1000 are looked at", got)
+	}
+	l.set(1)
+	if got := admitted(2, "192.0.2.1:1", 1000); got < 5 || got > 7 {
+		t.Errorf("%d of a burst are looked at", got)
+	}
+	if got := admitted(2, "192.0.2.1:2", 10); got != 0 {
+		t.Errorf("another port has a share of its own: %d", got)
+	}
+	if got := admitted(2, "192.0.2.2:1", 10); got < 5 {
+		t.Errorf("another address is looked at %d times", got)
+	}
+	if a, b := netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("[2001:db8::2:2]:1"); l.bucket(a) != l.bucket(b) {
+		t.Error("addresses of one /64 have shares of their own")
+	}
+	second := int64(time.Second)
+	total := 0
+	l.set(2 * second)
+	for at := 2 * second; at < 4*second; at += second / 1000 {
+		total += admitted(at, "192.0.2.1:1", 3)
+	}
+	if total < 38 || total > 48 {
+		t.Errorf("%d of two seconds are looked at", total)
+	}
+	if !l.is(4 * second) {
+		t.Error("what is held back is no load")
+	}
+	if got := admitted(100*second, "192.0.2.1:1", 1000); got != 1000 {
+		t.Errorf("after the load %d of 1000 are looked at", got)
+	}
+	// Cookie replies are always limited, and are no load.
+	msg = make([]byte, wireguard.CookieReplySize)
+	if got := admitted(200*second, "192.0.2.1:1", 1000); got > 7 || l.is(200*second) {
+		t.Errorf("%d of 1000 cookie replies are looked at; load: %v", got, l.is(200*second))
+	}
+}
