@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,8 +38,13 @@ type end struct {
 	local   *node.Client // for profiles
 }
 
-// tunnelPort is where the plain tunnels listen.
-const tunnelPort = 51900
+const (
+	// plainInterface and tunnelPort are the plain tunnels', at either end.
+	plainInterface = "plain0"
+	tunnelPort     = 51900
+	// iperfPort is iperf3's, unless it is told otherwise.
+	iperfPort = "5201"
+)
 
 // plainInside are the addresses inside the plain tunnel.
 var plainInside = [2]netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")}
@@ -80,6 +86,11 @@ func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site,
 	if err := s.startPlain(ctx, l, plainMTU); err != nil {
 		return nil, err
 	}
+	for _, h := range []*netns.Host{s.a, s.b} {
+		if err := keepOut(ctx, h); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.startWeft(ctx, l, hosts["srv"]); err != nil {
 		return nil, err
 	}
@@ -95,7 +106,7 @@ func (s *site) startPlain(ctx context.Context, l *netns.Lab, mtu int) error {
 	for i, h := range []*netns.Host{s.a, s.b} {
 		other := []*netns.Host{s.b, s.a}[i]
 		socket := filepath.Join(l.Dir(), "plain-"+h.Name+".sock")
-		cmd := h.Command(ctx, s.Binary, "bench", "plain", "--interface", "plain0", "--port", strconv.Itoa(tunnelPort),
+		cmd := h.Command(ctx, s.Binary, "bench", "plain", "--interface", plainInterface, "--port", strconv.Itoa(tunnelPort),
 			"--endpoint", netip.AddrPortFrom(other.Addr(), tunnelPort).String(), "--mtu", strconv.Itoa(mtu), "--profiles", socket,
 			"--address", plainInside[i].String(), "--peer-address", plainInside[1-i].String())
 		cmd.Stdin = strings.NewReader(keys[i].Reveal() + "\n" + keys[1-i].Public().String() + "\n")
@@ -118,6 +129,22 @@ func (s *site) startPlain(ctx context.Context, l *netns.Lab, mtu int) error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// keepOut keeps weft from going through the other tunnel, which is a path like any other to it. Datagrams of iperf3 may.
+func keepOut(ctx context.Context, h *netns.Host) error {
+	return rules(ctx, h, "table inet wbenchout {\nchain out {\ntype filter hook output priority 0\n"+
+		"oifname \""+plainInterface+"\" udp dport != "+iperfPort+" udp sport != "+iperfPort+" drop\n}\n}\n")
+}
+
+// rules gives nftables of a host its rules.
+func rules(ctx context.Context, h *netns.Host, text string) error {
+	cmd := h.Command(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
 	}
 	return nil
 }
@@ -169,7 +196,7 @@ func (s *site) startIperf(ctx context.Context) error {
 		if err := iperf.Err(); err != nil {
 			return err
 		}
-		c, err := s.a.DialContext(wait, "tcp", netip.AddrPortFrom(s.b.Addr(), 5201).String())
+		c, err := s.a.DialContext(wait, "tcp", net.JoinHostPort(s.b.Addr().String(), iperfPort))
 		if err == nil {
 			c.Close()
 		}
@@ -261,22 +288,20 @@ func (s *site) still(ctx context.Context, x subject) error {
 		return nil
 	}
 	p, err := s.nodes[0].Peer(ctx, "node-b")
-	if err == nil && p.Method != x.method {
-		err = fmt.Errorf("%s: %w to %s: %s", x.name, errMoved, p.Method, p.Reason)
+	if err == nil && (p.Method != x.method || p.Method == weft.Direct && !strings.HasPrefix(p.Endpoint, s.b.Addr().String()+":")) {
+		err = fmt.Errorf("%s: %w to %s %s: %s", x.name, errMoved, p.Method, p.Endpoint, p.Reason)
 	}
 	return err
 }
 
 // force makes a's host drop what matches, and waits until the path is the one meant.
 func (s *site) force(ctx context.Context, x subject) error {
-	rules := "table inet wbench\ndelete table inet wbench\n"
+	text := "table inet wbench\ndelete table inet wbench\n"
 	if x.block != "" {
-		rules += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + x.block + " drop\n}\n}\n"
+		text += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + x.block + " drop\n}\n}\n"
 	}
-	cmd := s.a.Command(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(rules)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, out)
+	if err := rules(ctx, s.a, text); err != nil {
+		return err
 	}
 	if x.method == weft.Direct {
 		// A way that failed for long is tried again seldom. Who waits for that here is not measured.
