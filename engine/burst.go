@@ -19,6 +19,7 @@ type burst struct {
 	split  segment.Splitter
 	place  []byte
 	writer *host.UDPWriter
+	cut    fit.Fragmenter
 	// What is for a relay's stream goes out before anything else does: one stream and peer at a time.
 	stream    StreamSender
 	streamTo  weft.NodeID
@@ -92,6 +93,11 @@ func (b *burst) add(s *session, w *way, now int64, packet []byte) (reply []byte)
 	}
 	packets, bytes := 0, 0
 	for piece := b.split.Next(); piece != nil; piece = b.split.Next() {
+		if limited && len(piece) > most && b.cut.Begin(piece, most) {
+			n, size := b.fragments(s, l, most)
+			packets, bytes = packets+n, bytes+size
+			continue
+		}
 		n := b.seal(s, l, piece, most)
 		if n == 0 {
 			break

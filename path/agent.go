@@ -81,11 +81,20 @@
 // place like one that failed. Moving changes only where we send; what arrives by any pair is always taken, so
 // nothing is lost by moving.
 //
+// # Lengths
+//
+// How long packets may be by a way is found by pings of that length that nobody may make fragments of (RFC 8899,
+// [Config.MTU]): first the longest, then those that are likely, then those between what was answered and what was not. An
+// Ethernet answers the first. Until something is known, [AssumedMTU] holds, and what does not fit is fragmented on
+// the way. The way in use is measured, and what would take its place. While data flows the length is asked again every
+// few seconds, and at once when data is lost: a way that lost only what was too long for it is in use again, with
+// shorter packets, within three seconds. Longer ones are tried again every ten minutes, and when a network changes.
+//
 // Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), plan.go (what two NATs
 // leave to try), attempt.go and arrange.go (carrying it on, and out with the peer), target.go (where to), spray.go,
 // guess.go and predict.go (how), budget.go (at what cost), explain.go (what became of it), probe.go (pings, pongs,
 // heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
-// (failing and returning), rank.go and switch.go (choosing), snapshot.go (for people).
+// (failing and returning), mtu.go (lengths), rank.go and switch.go (choosing), snapshot.go (for people).
 package path
 
 import (

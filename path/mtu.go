@@ -52,6 +52,7 @@ type search struct {
 
 	probes []sized   // of this round, the longest first
 	tries  int       // of this round that were begun
+	closer bool      // it has been looked closely what fits below what does not
 	until  time.Time // when the try ends; zero: nothing is under way
 	ended  time.Time // the last search; zero: one is due
 	higher time.Time // when more than fits was last found not to fit
@@ -144,7 +145,7 @@ func (a *Agent) fit(now time.Time, out *Actions) {
 // seek begins a search with these lengths, the longest first.
 func (a *Agent) seek(now time.Time, p *pair, sizes []int) {
 	s := p.mtu
-	s.best, s.tries, s.until, s.probes = 0, 0, now, s.probes[:0]
+	s.best, s.tries, s.closer, s.until, s.probes = 0, 0, false, now, s.probes[:0]
 	if sizes[0] >= s.least {
 		s.least = 0
 	}
@@ -229,11 +230,23 @@ func (a *Agent) search(now time.Time, p *pair, out *Actions) {
 	}
 }
 
-// settleFor goes by what was answered when longer ones were not: at once if nothing was known, and if more was known
-// after the second try.
+// settleFor goes by what was answered when longer ones were not; but not before it has looked more closely: hosts that are
+// told a length by ICMP go by it for ten minutes, and it should be the right one.
 func (a *Agent) settleFor(now time.Time, p *pair) {
-	if s := p.mtu; s.best > 0 && s.best < a.effective(p) && (s.use == 0 || s.tries >= 2) {
+	s := p.mtu
+	switch {
+	case s.best == 0 || s.best >= a.effective(p):
+	case s.closer:
 		a.lower(now, p)
+	default:
+		s.closer = true
+		least := s.least
+		for _, x := range s.probes {
+			if !x.over && x.size > s.best && (least == 0 || x.size < least) {
+				least = x.size
+			}
+		}
+		a.ask(s, between(s.best, least))
 	}
 }
 
@@ -256,15 +269,17 @@ func (a *Agent) conclude(now time.Time, p *pair) {
 			s.least, s.higher = x.size, now
 		}
 	}
+	more := between(s.best, s.least)
 	switch {
 	case s.best == 0: // the pair carries nothing at all just now, or very little
-	case s.best < a.effective(p):
-		a.lower(now, p)
-	default:
+		more = nil
+	case s.best >= a.effective(p):
 		s.use = s.best
+	case s.closer || len(more) == 0:
+		a.lower(now, p)
 	}
-	if more := between(s.best, s.least); s.best > 0 && len(more) > 0 {
-		s.probes, s.tries = s.probes[:0], 0
+	if len(more) > 0 {
+		s.probes, s.tries, s.closer = s.probes[:0], 0, true
 		a.ask(s, more)
 		return
 	}

@@ -84,13 +84,16 @@ func TestJumboFramesAreFoundWhereBothSidesHaveThem(t *testing.T) {
 				w := narrow(t, seed, 0)
 				w.a.mtu, w.b.mtu = c.a, c.b
 				for _, h := range w.hosts {
-					// The other side takes no longer probes than its own packets.
-					h.fault.whole = min(c.underlay-28, (w.other(h).mtu+15)&^15+32)
+					h.fault.whole = c.underlay - 28
 				}
 				w.bootBoth()
 				w.run(200 * time.Millisecond)
 				w.talkBoth(time.Minute)
 				w.until(10*time.Second, "both know", w.knows(c.want))
+				w.run(5 * time.Second)
+				if !w.knows(c.want)() {
+					w.failf("another length is known now")
+				}
 			})
 		})
 	}
@@ -129,7 +132,7 @@ func TestABlackHoleForLongPacketsIsPassedByShorterOnes(t *testing.T) {
 		cut := w.now
 		one := w.hosts[w.rng.IntN(2)]
 		one.fault.maxBytes = 1300 - 28
-		w.until(12*time.Second, "both direct, and one of them by shorter packets", func() bool {
+		w.until(4*time.Second, "both direct, and one of them by shorter packets", func() bool {
 			return w.bothDirect() && one.sizes[one.agent.Selected()] == 1232
 		})
 		w.run(20 * time.Second)

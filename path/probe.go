@@ -184,6 +184,9 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 	if p == nil && came.Method == weft.Direct && came.Link >= FirstSpare {
 		return // the socket is about to be given back, and an answer would have the peer send there
 	}
+	if a.cfg.MTU > 0 && m.Padding > pingPadding(a.cfg.MTU) {
+		return // packets as long as that are not for this node
+	}
 	if len(a.pending.send) < maxPending {
 		pong := wire.Pong{Path: m.Path, Tx: m.Tx}
 		if came.Method == weft.Direct {

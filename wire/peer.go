@@ -82,7 +82,8 @@ type TxID [8]byte
 //	| 1 | flags (0) | path (2) | transaction (8) | padding ... |
 //
 // Path is the sender's number of the path; a [Report] names paths by it. Padding, which is ignored, makes the
-// probe as long as the packets whose passage it asks about.
+// probe as long as the packets whose passage it asks about, up to what a datagram has room for. Who takes no packets of
+// that length does not answer.
 type Ping struct {
 	Path    uint16
 	Tx      TxID
