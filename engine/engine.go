@@ -191,6 +191,7 @@ func New(cfg Config) (*Engine, error) {
 // Up starts moving packets.
 func (e *Engine) Up() error {
 	e.starting.Do(func() {
+		host.MakePlaces()
 		e.sockets.Start()
 		for _, s := range e.senders {
 			e.ended.Go(s.run)

@@ -51,7 +51,7 @@ func UDPListenOn(device, network string, port uint16, n int) ([]*net.UDPConn, er
 }
 
 // SharePort lets sockets of this process that are opened from now on use the port of this one (SO_REUSEPORT).
-func SharePort(conn *net.UDPConn) error {
+func SharePort(conn DatagramConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("sharing a UDP port: %w", err)
@@ -67,7 +67,7 @@ func SharePort(conn *net.UDPConn) error {
 }
 
 // SizeUDPBuffers is [SetUDPBuffers] with a size in bytes for each direction.
-func SizeUDPBuffers(conn *net.UDPConn, receive, send int) (gotReceive, gotSend int, err error) {
+func SizeUDPBuffers(conn DatagramConn, receive, send int) (gotReceive, gotSend int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, 0, fmt.Errorf("sizing the buffers of a UDP socket: %w", err)

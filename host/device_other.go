@@ -8,7 +8,7 @@ import "net"
 func UDPListenOn(string, string, uint16, int) ([]*net.UDPConn, error) { return nil, ErrNotSupported }
 
 // SharePort is, too.
-func SharePort(*net.UDPConn) error { return ErrNotSupported }
+func SharePort(DatagramConn) error { return ErrNotSupported }
 
 // SizeUDPBuffers leaves the system's sizes.
-func SizeUDPBuffers(*net.UDPConn, int, int) (int, int, error) { return 0, 0, nil }
+func SizeUDPBuffers(DatagramConn, int, int) (int, int, error) { return 0, 0, nil }

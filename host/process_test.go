@@ -24,6 +24,7 @@ import (
 const helperEnv = "WEFT_HOST_TEST_HELPER"
 
 func TestMain(m *testing.M) {
+	MakePlaces()
 	switch os.Getenv(helperEnv) {
 	case "":
 		os.Exit(m.Run())

@@ -30,7 +30,7 @@ func PeerCredentials(conn *net.UnixConn) (Credentials, error) {
 // returns what the kernel granted. With CAP_NET_ADMIN the limits net.core.rmem_max
 // and wmem_max do not apply; without it they do, and less than asked for
 // is not an error.
-func SetUDPBuffers(conn *net.UDPConn, bytes int) (receive, send int, err error) {
+func SetUDPBuffers(conn DatagramConn, bytes int) (receive, send int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, 0, fmt.Errorf("set UDP buffers to %d bytes: %w", bytes, err)

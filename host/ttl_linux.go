@@ -12,7 +12,7 @@ import (
 
 // WriteUDPTTL sends one datagram whose IP header has this time to live, or hop limit, which is the datagram's
 // alone: what else the socket sends keeps the system's. The address is of the socket's own family.
-func WriteUDPTTL(conn *net.UDPConn, b []byte, to netip.AddrPort, ttl uint8) error {
+func WriteUDPTTL(conn DatagramConn, b []byte, to netip.AddrPort, ttl uint8) error {
 	var control [(unix.SizeofCmsghdr + 8) / 8]uint64 // aligned, with room for one int
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&control))
 	h.Level, h.Type = unix.SOL_IP, unix.IP_TTL
@@ -22,7 +22,17 @@ func WriteUDPTTL(conn *net.UDPConn, b []byte, to netip.AddrPort, ttl uint8) erro
 	h.SetLen(unix.CmsgLen(4))
 	oob := (*[unix.SizeofCmsghdr + 8]byte)(unsafe.Pointer(&control))[:]
 	binary.NativeEndian.PutUint32(oob[unix.CmsgLen(0):], uint32(ttl))
-	if _, _, err := conn.WriteMsgUDPAddrPort(b, oob[:unix.CmsgSpace(4)], to); err != nil {
+	var err error
+	// By its type, or what is on the stack here would have to be allocated.
+	switch c := conn.(type) {
+	case *UnpolledUDP:
+		_, _, err = c.WriteMsgUDPAddrPort(b, oob[:unix.CmsgSpace(4)], to)
+	case *net.UDPConn:
+		_, _, err = c.WriteMsgUDPAddrPort(b, oob[:unix.CmsgSpace(4)], to)
+	default:
+		err = ErrNotSupported
+	}
+	if err != nil {
 		return fmt.Errorf("sending with a time to live of %d: %w", ttl, err)
 	}
 	return nil

@@ -3,13 +3,12 @@
 package host
 
 import (
-	"net"
 	"net/netip"
 )
 
 // WriteUDPTTL sends one datagram; here with the system's time to live. Openers that arrive all the way cost some
 // NATs an extra port, those that are not sent cost all of them the path.
-func WriteUDPTTL(conn *net.UDPConn, b []byte, to netip.AddrPort, _ uint8) error {
+func WriteUDPTTL(conn DatagramConn, b []byte, to netip.AddrPort, _ uint8) error {
 	_, err := conn.WriteToUDPAddrPort(b, to)
 	return err
 }

@@ -5,17 +5,15 @@ package host
 // (IFF_MULTI_QUEUE).
 //
 // The system calls never block and so bypass the scheduler's bookkeeping, which costs as much as a small packet. A
-// reader that finds nothing looks again a few times, since waking up costs more than a look, and then waits in the
-// scheduler. [TUNQueue.Wake] brings it back from there; while it is awake, waking costs two atomic operations.
+// reader that finds nothing looks again a few times, since waking up costs more than a look, and then its thread waits
+// for the descriptor itself (see gate). [TUNQueue.Wake] brings it back from there; while it is awake, waking costs two
+// atomic operations.
 
 // TUNOffloads is what a TUN interface does in super-packets.
 type TUNOffloads struct {
 	TCP bool // gives TSO for IPv4 and IPv6; it always takes them
 	UDP bool // gives and takes USO (Linux 6.2)
 }
-
-// tunTries is how often an empty queue is looked at again, after others had their turn, before its reader waits.
-const tunTries = 2
 
 // maxInterfaceName is the longest name of an interface in Linux: IFNAMSIZ less the final zero.
 const maxInterfaceName = 15

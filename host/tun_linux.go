@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -124,7 +123,6 @@ func (t *TUN) attach(device, name string, flags uint16, try []features) error {
 	if err != nil {
 		return err
 	}
-	file := os.NewFile(uintptr(fd), device) // polled, since it does not block and has its interface
 	err = os.NewSyscallError("TUNSETVNETHDRSZ", unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, tunHeader))
 	for i := 0; err == nil; i++ {
 		if err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, try[i].bits); err == nil {
@@ -135,15 +133,12 @@ func (t *TUN) attach(device, name string, flags uint16, try []features) error {
 			err = nil
 		}
 	}
-	if err == nil {
-		err = file.SetReadDeadline(time.Time{}) // works only where the file can be waited for
-	}
 	var q *TUNQueue
 	if err == nil {
-		q, err = newTUNQueue(realName, file, fd)
+		q, err = newTUNQueue(realName, fd)
 	}
 	if err != nil {
-		file.Close()
+		unix.Close(fd)
 		return err
 	}
 	t.name = realName

@@ -281,7 +281,7 @@ func TestAReadThatWaitsIsWokenAndNoWakeUpIsLost(t *testing.T) {
 	tun := c.tun(t, 1, 1, tunFeatures)
 	q := tun.Queues()[0]
 	var said, seen atomic.Int64
-	const rounds = 20000
+	const rounds = 4000
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { // a second one that wakes, and has nothing to say

@@ -3,12 +3,10 @@ package host
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,42 +15,25 @@ import (
 // A TUNQueue is one queue of a TUN. One goroutine at a time may read, any number may write and wake.
 type TUNQueue struct {
 	name string // of the interface
-	file *os.File
-	raw  syscall.RawConn
-	fd   uintptr
-
-	// mu is held for reading while fd is in use, and for closing it.
-	mu     sync.RWMutex
-	closed atomic.Bool
+	gate *gate
 
 	// A reader that waits says so, then looks whether it is woken; who wakes it says so, then looks whether it waits.
 	// So one of the two sees the other.
 	waiting, woken atomic.Bool
-
-	// The reader's alone: what wait reads into, and what came of it.
-	wait  func(fd uintptr) bool
-	buf   []byte
-	n     int
-	errno syscall.Errno
 }
 
-func newTUNQueue(name string, file *os.File, fd int) (*TUNQueue, error) {
-	raw, err := file.SyscallConn()
+func newTUNQueue(name string, fd int) (*TUNQueue, error) {
+	g, err := newGate(fd)
 	if err != nil {
 		return nil, err
 	}
-	q := &TUNQueue{name: name, file: file, raw: raw, fd: uintptr(fd)}
-	q.wait = func(uintptr) bool {
-		q.n, q.errno = q.once(q.buf)
-		return q.errno != unix.EAGAIN
-	}
-	return q, nil
+	return &TUNQueue{name: name, gate: g}, nil
 }
 
 // once reads once, without waiting.
 func (q *TUNQueue) once(buf []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := unix.RawSyscall(unix.SYS_READ, q.fd, uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)))
+		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(q.gate.fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)))
 		switch errno {
 		case 0:
 			return int(n), 0
@@ -65,51 +46,43 @@ func (q *TUNQueue) once(buf []byte) (int, syscall.Errno) {
 
 // Read waits for a packet and reads it: header and packet. Zero without an error means that it was woken.
 func (q *TUNQueue) Read(buf []byte) (int, error) {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	if q.closed.Load() {
-		return 0, os.ErrClosed
-	}
-	for looks := 0; looks <= tunTries; looks++ {
-		if looks > 0 {
-			runtime.Gosched()
+	q.gate.mu.RLock()
+	defer q.gate.mu.RUnlock()
+	for again := 0; ; again++ {
+		if q.gate.closed.Load() {
+			return 0, os.ErrClosed
 		}
-		if n, errno := q.once(buf); errno != unix.EAGAIN {
+		n, errno := q.once(buf)
+		switch {
+		case errno != unix.EAGAIN:
 			return n, q.failure(errno)
+		case again < looks:
+			letOthers()
+			continue
+		}
+		q.waiting.Store(true)
+		woken := q.woken.Load()
+		var err error
+		if !woken {
+			woken, err = q.gate.wait(unix.POLLIN)
+		}
+		q.waiting.Store(false)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("waiting for packets of interface %s: %w", q.name, err)
+		case woken && !q.gate.closed.Load():
+			q.gate.rest()
+			q.woken.Store(false) // behind the rest: who wakes from now on does it anew
+			return 0, nil
 		}
 	}
-	var err error
-	if q.waiting.Store(true); !q.woken.Load() {
-		q.buf = buf
-		err = q.raw.Read(q.wait)
-		q.buf = nil
-		if err == nil {
-			q.waiting.Store(false)
-			return q.n, q.failure(q.errno)
-		}
-	}
-	q.waiting.Store(false)
-	switch {
-	case q.closed.Load():
-		return 0, os.ErrClosed
-	case err == nil:
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		_ = q.file.SetReadDeadline(time.Time{})
-	default: // the poller knows that something is wrong, the file what
-		if n, errno := q.once(buf); errno != unix.EAGAIN {
-			return n, q.failure(errno)
-		}
-		return 0, fmt.Errorf("waiting for packets of interface %s: %w", q.name, err)
-	}
-	q.woken.Store(false) // behind the deadline: who wakes from now on sets it anew
-	return 0, nil
 }
 
 // TryRead is Read without waiting: zero means that there is none.
 func (q *TUNQueue) TryRead(buf []byte) (int, error) {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	if q.closed.Load() {
+	q.gate.mu.RLock()
+	defer q.gate.mu.RUnlock()
+	if q.gate.closed.Load() {
 		return 0, os.ErrClosed
 	}
 	n, errno := q.once(buf)
@@ -121,13 +94,13 @@ func (q *TUNQueue) TryRead(buf []byte) (int, error) {
 
 // Write writes one packet: header and packet. It never waits.
 func (q *TUNQueue) Write(packet []byte) error {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	if q.closed.Load() {
+	q.gate.mu.RLock()
+	defer q.gate.mu.RUnlock()
+	if q.gate.closed.Load() {
 		return os.ErrClosed
 	}
 	for {
-		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, q.fd, uintptr(unsafe.Pointer(unsafe.SliceData(packet))), uintptr(len(packet)))
+		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(q.gate.fd), uintptr(unsafe.Pointer(unsafe.SliceData(packet))), uintptr(len(packet)))
 		if errno != unix.EINTR {
 			return q.failure(errno)
 		}
@@ -148,19 +121,18 @@ func (q *TUNQueue) failure(errno syscall.Errno) error {
 // Wake has the Read that waits, or else the next that would, return at once.
 func (q *TUNQueue) Wake() {
 	if !q.woken.Swap(true) && q.waiting.Load() {
-		_ = q.file.SetReadDeadline(longAgo)
+		q.gate.mu.RLock()
+		defer q.gate.mu.RUnlock()
+		if !q.gate.closed.Load() {
+			q.gate.wake()
+		}
 	}
 }
 
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
-
+// close may be called again.
 func (q *TUNQueue) close() error {
-	if q.closed.Swap(true) {
-		return nil
+	if err := q.gate.close(); !errors.Is(err, net.ErrClosed) {
+		return err
 	}
-	_ = q.file.SetReadDeadline(longAgo)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.file.Close()
+	return nil
 }

@@ -57,17 +57,18 @@ func (c *UDPCount) add(o UDPCount) {
 
 // UDPSocket is a socket for batches. It does not own the connection. Its methods may be called at once.
 type UDPSocket struct {
-	conn  *net.UDPConn
+	conn  DatagramConn
 	raw   syscall.RawConn
 	local netip.AddrPort
-	six   bool // an IPv6 socket, which may carry IPv4 too
-	info  bool // bound to no address in particular: which one was hit comes with the message
-	gro   bool
+	six   bool        // an IPv6 socket, which may carry IPv4 too
+	info  bool        // bound to no address in particular: which one was hit comes with the message
+	plain bool        // WithoutOffload
+	gro   atomic.Bool // from its first reader on
 	gso   atomic.Bool
 }
 
 // NewUDPSocket prepares a bound, unconnected socket.
-func NewUDPSocket(conn *net.UDPConn) (*UDPSocket, error) {
+func NewUDPSocket(conn DatagramConn) (*UDPSocket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("a UDP socket for batches: %w", err)
@@ -86,8 +87,8 @@ func (s *UDPSocket) Local() netip.AddrPort {
 }
 
 // Offload reports whether runs are sent and received as one. The first turns false when a network card
-// refuses it.
-func (s *UDPSocket) Offload() (send, receive bool) { return s.gso.Load(), s.gro }
+// refuses it, the second true with the first reader: a run is too long for who reads datagrams one by one.
+func (s *UDPSocket) Offload() (send, receive bool) { return s.gso.Load(), s.gro.Load() }
 
 // corruptsGSO reports whether a kernel is one of those that damage what they take apart: 7.0 to 7.1.4.
 func corruptsGSO(release string) bool {

@@ -79,21 +79,25 @@ func (s *UDPSocket) prepare() error {
 		// A kernel before 4.18 would pass over the control message and send the whole run as one datagram.
 		_, err = unix.GetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT)
 		s.gso.Store(err == nil && !corrupts)
-		s.gro = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1) == nil // 5.0
 	})
 	return errors.Join(err, optErr)
 }
 
 // WithoutOffload switches runs off, in both directions.
 func (s *UDPSocket) WithoutOffload() error {
-	var optErr error
-	err := s.raw.Control(func(fd uintptr) {
-		if s.gro {
-			optErr = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 0)
-		}
-	})
-	s.gro = false
+	s.plain = true
 	s.gso.Store(false)
+	return s.receiveRuns(0)
+}
+
+// receiveRuns has runs of one sender received as one (1), or not (0).
+func (s *UDPSocket) receiveRuns(on int) error {
+	if on == 0 && !s.gro.Load() {
+		return nil
+	}
+	var optErr error
+	err := s.raw.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, on) }) // 5.0
+	s.gro.Store(on == 1 && err == nil && optErr == nil)
 	return errors.Join(err, optErr)
 }
 

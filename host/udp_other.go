@@ -34,7 +34,7 @@ func NewUDPReader(s *UDPSocket) *UDPReader { return &UDPReader{socket: s} }
 
 // Read waits for a datagram and returns it, valid until the next Read.
 func (r *UDPReader) Read() ([]UDPRead, error) {
-	n, from, err := r.socket.conn.ReadFromUDPAddrPort(r.memory[:])
+	n, from, err := r.socket.conn.(*net.UDPConn).ReadFromUDPAddrPort(r.memory[:])
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -22,9 +21,6 @@ const (
 	udpReadLeast = 4
 	// udpControl has room for the control messages of a received datagram, in bytes.
 	udpControl = 128
-	// udpYields is how often an empty socket is looked at again, after others had their turn, before the
-	// reader goes to sleep: waking up costs more than a look.
-	udpYields = 2
 )
 
 // UDPReader receives from one socket. It is one goroutine's.
@@ -46,6 +42,9 @@ type UDPReader struct {
 
 // NewUDPReader makes a reader; its buffers, of which memory is used as far as messages are long, are 2 MiB.
 func NewUDPReader(s *UDPSocket) *UDPReader {
+	if !s.plain {
+		_ = s.receiveRuns(1) // without, each datagram is a message of its own
+	}
 	r := &UDPReader{socket: s, memory: make([]byte, UDPBatch*udpStride), zones: map[uint32]string{}}
 	r.read = r.attempt
 	for i := range r.messages {
@@ -100,15 +99,15 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 }
 
 func (r *UDPReader) attempt(fd uintptr) bool {
-	for looks := 0; ; looks++ {
+	for again := 0; ; again++ {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
-			if looks >= udpYields {
+			if again >= looks {
 				return false
 			}
-			runtime.Gosched()
+			letOthers()
 		case errno != 0:
 			r.errno = errno
 			return true

@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -18,7 +17,7 @@ var whole sync.Mutex
 // that the interface is too narrow for it; what the system believes of the rest of the path is not asked
 // (IP_PMTUDISC_PROBE). For this moment the setting is the socket's; what others send by it meanwhile, and would need
 // fragments, is lost. The address is of the socket's own family.
-func WriteUDPWhole(conn *net.UDPConn, b []byte, to netip.AddrPort) error {
+func WriteUDPWhole(conn DatagramConn, b []byte, to netip.AddrPort) error {
 	whole.Lock()
 	defer whole.Unlock()
 	raw, err := conn.SyscallConn()
@@ -65,7 +64,7 @@ func discovery(fd int) (level, name int, err error) {
 // AllowFragments has routers make fragments of what a socket sends over IPv4 where it does not fit, as WireGuard in the
 // kernel has it: by default the system forbids it and goes by what routers say, and many say nothing. IPv6 has no
 // such choice.
-func AllowFragments(conn *net.UDPConn) error {
+func AllowFragments(conn DatagramConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("allowing fragments: %w", err)

@@ -25,7 +25,8 @@ const (
 // A socket is one of a link's.
 type socket struct {
 	link    *link
-	conn    *net.UDPConn
+	conn    host.DatagramConn
+	light   *net.UDPConn // conn, of a spare socket, which others wait for until it carries data
 	six     bool
 	carries atomic.Bool // of a spare socket: it is a route, or was
 
@@ -112,7 +113,7 @@ func (s *Sockets) again(x *socket, err error) bool {
 	case errors.Is(err, net.ErrClosed):
 		return false
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return x.conn.SetReadDeadline(time.Time{}) == nil
+		return x.light != nil && x.light.SetReadDeadline(time.Time{}) == nil
 	}
 	s.say("receiving from a UDP socket failed", "port", x.link.port, "interface", x.link.Device, "error", err)
 	select {

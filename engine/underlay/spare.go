@@ -64,7 +64,7 @@ func (s *Sockets) spare(device, network string) (*link, error) {
 		_, used = s.links[s.last]
 	}
 	l := &link{Link: Link{ID: s.last, Device: device}, spare: true}
-	x := &socket{link: l, conn: c, six: network == "udp6"}
+	x := &socket{link: l, conn: c, light: c, six: network == "udp6"}
 	l.port = x.port()
 	if x.six {
 		l.six = []*socket{x}
@@ -125,11 +125,11 @@ func (s *Sockets) Carry(id weft.LinkID) {
 	}
 }
 
-// carry makes a spare socket one that carries data. From enlarge on its packets come in runs, for which the small
-// buffer of its reader is too short: so the reader, which waits for a packet, is woken first.
+// carry makes a spare socket one that carries data. Its packets come in runs, for which the small buffer of its reader is
+// too short, when the reader, which waits for a packet and is woken, has another.
 func (s *Sockets) carry(x *socket) error {
 	if x.carries.CompareAndSwap(false, true) {
-		x.conn.SetReadDeadline(time.Unix(1, 0))
+		x.light.SetReadDeadline(time.Unix(1, 0))
 	}
 	return x.enlarge()
 }
@@ -140,7 +140,7 @@ func (s *Sockets) light(x *socket) bool {
 	defer lightReads.Put(buf)
 	reads := make([]host.UDPRead, 1)
 	for !x.carries.Load() {
-		n, from, err := x.conn.ReadFromUDPAddrPort(buf[:])
+		n, from, err := x.light.ReadFromUDPAddrPort(buf[:])
 		switch {
 		case err != nil && !s.again(x, err):
 			return false

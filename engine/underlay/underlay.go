@@ -190,6 +190,9 @@ func (s *Sockets) listen(l *link, network string) (out []*socket, err error) {
 	for _, c := range conns {
 		x := &socket{link: l, conn: c, six: network == "udp6"}
 		if err == nil {
+			x.conn, err = unpolled(c)
+		}
+		if err == nil {
 			err = x.enlarge()
 		}
 		out = append(out, x)
@@ -201,6 +204,15 @@ func (s *Sockets) listen(l *link, network string) (out []*socket, err error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// unpolled is host.Unpolled; the socket stays what it was if that fails.
+func unpolled(c *net.UDPConn) (host.DatagramConn, error) {
+	u, err := host.Unpolled(c)
+	if err != nil {
+		return c, err
+	}
+	return u, nil
 }
 
 func (l *link) close() {

@@ -1,0 +1,118 @@
+package host
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A gate is a descriptor for which its threads wait themselves. The runtime's poller is good at thousands of descriptors
+// that seldom have something. One that always has costs it a second thread's wake-up each time, and the thread that reads
+// several system calls before it sleeps; here it is one poll(2), from which the kernel wakes the reader directly.
+//
+// While it waits, a thread keeps its place in the scheduler (GOMAXPROCS) for some milliseconds, in which goroutines may
+// be without one: see MakePlaces.
+type gate struct {
+	fd, event int // what is waited for, and an eventfd that ends the waiting
+	mu        sync.RWMutex
+	closed    atomic.Bool
+}
+
+// places is how many threads may wait without being in anybody's way. More that wait for long lose their place anyway.
+const places = 8
+
+// MakePlaces gives the scheduler places for threads that wait for descriptors themselves, beside one for each processor.
+// Who has set GOMAXPROCS knows better.
+func MakePlaces() {
+	if want := runtime.NumCPU() + places; os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < want {
+		runtime.GOMAXPROCS(want)
+	}
+}
+
+func newGate(fd int) (*gate, error) {
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	return &gate{fd: fd, event: event}, nil
+}
+
+// looks is how often something that is not ready is looked at again before its thread waits: others have their turn
+// between, and waking up costs more than a look.
+const looks = 2
+
+// letOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
+func letOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// until calls f, which must not block, until it is true, and waits for events (POLLIN, POLLOUT) between.
+func (g *gate) until(events int16, f func(fd uintptr) bool) error {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	for !g.closed.Load() {
+		if f(uintptr(g.fd)) {
+			return nil
+		}
+		if _, err := g.wait(events); err != nil {
+			return err
+		}
+	}
+	return net.ErrClosed
+}
+
+// wait waits for events, and tells whether it was woken instead. The lock is held for reading.
+func (g *gate) wait(events int16) (woken bool, err error) {
+	fds := [2]unix.PollFd{{Fd: int32(g.fd), Events: events}, {Fd: int32(g.event), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds[:], -1); err != nil && err != unix.EINTR {
+		return false, err
+	}
+	return fds[1].Revents != 0, nil
+}
+
+// wake ends a wait, this one's or the next's, until it is told to rest.
+func (g *gate) wake() {
+	one := [8]byte{1}
+	_, _ = unix.Write(g.event, one[:])
+}
+
+func (g *gate) rest() {
+	var n [8]byte
+	_, _ = unix.Read(g.event, n[:])
+}
+
+// close wakes all and closes the descriptor when they have left it.
+func (g *gate) close() error {
+	if g.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	g.wake()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	unix.Close(g.event)
+	return unix.Close(g.fd)
+}
+
+// The methods of syscall.RawConn.
+
+// Control calls f with the descriptor.
+func (g *gate) Control(f func(fd uintptr)) error {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.closed.Load() {
+		return net.ErrClosed
+	}
+	f(uintptr(g.fd))
+	return nil
+}
+
+// Read calls f until it has read.
+func (g *gate) Read(f func(fd uintptr) bool) error { return g.until(unix.POLLIN, f) }
+
+// Write calls f until it has written.
+func (g *gate) Write(f func(fd uintptr) bool) error { return g.until(unix.POLLOUT, f) }
+
+var _ syscall.RawConn = (*gate)(nil)
