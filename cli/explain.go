@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -64,7 +65,11 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 	}
 	fmt.Fprintln(w, ".")
 	if e.Path != weft.PathNone {
-		fmt.Fprintf(w, "RTT %s, loss %s.", millis(e.RTTms), percent(e.Loss))
+		fmt.Fprintf(w, "RTT %s, loss %s", millis(e.RTTms), percent(e.Loss))
+		if e.MTU > 0 {
+			fmt.Fprintf(w, ", packets of up to %d bytes", e.MTU)
+		}
+		fmt.Fprint(w, ".")
 		if e.DirectAfterMS > 0 {
 			fmt.Fprintf(w, " The first direct path was in use %.1f s after both were up.", e.DirectAfterMS/1000)
 		}
@@ -115,10 +120,10 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 	}
 	for i, way := range e.Ways {
 		if i == 0 {
-			fmt.Fprint(t, "\nWAY\tADDRESS\tSTATE\tRTT\tLOSS\tSEEN\tWHY\n")
+			fmt.Fprint(t, "\nWAY\tADDRESS\tSTATE\tRTT\tLOSS\tMTU\tSEEN\tWHY\n")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", way.Way, orDash(way.Kind), wayState(way), millis(way.RTTms),
-			percent(way.Loss), agoOr(way.LastSeen, now), way.Why)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", way.Way, orDash(way.Kind), wayState(way), millis(way.RTTms),
+			percent(way.Loss), bytesOrDash(way.MTU), agoOr(way.LastSeen, now), way.Why)
 	}
 	return t.Flush()
 }
@@ -131,6 +136,13 @@ func wayState(w weft.WayStatus) string {
 		return fmt.Sprintf("no answer to %d", w.Tries)
 	}
 	return w.State
+}
+
+func bytesOrDash(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 func orDash(s string) string {

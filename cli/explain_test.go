@@ -38,10 +38,10 @@ func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
 		},
 		{
 			Peer: "bob", Online: true, Path: weft.PathDirect, Method: weft.Direct, Endpoint: direct, Since: ago(2 * time.Hour),
-			Reason: "a direct path answers", RTTms: 8.25, Loss: 0.015, DirectAfterMS: 2300, OwnSocket: 40001,
+			Reason: "a direct path answers", RTTms: 8.25, Loss: 0.015, MTU: 1328, DirectAfterMS: 2300, OwnSocket: 40001,
 			Self: side("ann", cone), Other: side("bob", hard),
 			Ways: []weft.WayStatus{
-				{Way: "direct " + direct, Kind: "prflx", State: "valid", InUse: true, RTTms: 8.25, Loss: 0.015, LastSeen: ago(0)},
+				{Way: "direct " + direct, Kind: "prflx", State: "valid", InUse: true, RTTms: 8.25, Loss: 0.015, MTU: 1328, LastSeen: ago(0)},
 				{Way: "relay-udp home", State: "failed", Why: "nothing came back", LastSeen: ago(time.Minute)},
 			},
 			Attempts: []weft.WayAttempt{{Way: "spray", Role: "opener", At: ago(2 * time.Hour), TookMS: 2100, Packets: 260, Result: "a probe came through"}},

@@ -101,14 +101,14 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 	if len(s.Peers) > 0 {
 		fmt.Fprintln(w)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "PEER\tADDRESS\tPATH\tENDPOINT\tRTT\tLOSS\tRX\tTX\tSEEN")
+		fmt.Fprintln(t, "PEER\tADDRESS\tPATH\tENDPOINT\tRTT\tLOSS\tMTU\tRX\tTX\tSEEN")
 		for _, p := range s.Peers {
 			addr := ""
 			if len(p.Addrs) > 0 {
 				addr = p.Addrs[0].String()
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), by(p.Endpoint, p.Link),
-				millis(p.RTTms), percent(p.Loss), amount(p.RxBytes), amount(p.TxBytes), seen(p, now))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), by(p.Endpoint, p.Link),
+				millis(p.RTTms), percent(p.Loss), bytesOrDash(p.MTU), amount(p.RxBytes), amount(p.TxBytes), seen(p, now))
 		}
 		if err := t.Flush(); err != nil {
 			return err
