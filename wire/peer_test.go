@@ -130,7 +130,7 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := somePeerMessage().Draw(t, "message")
 		b := m.append(nil)
-		if c, ok := m.(Candidates); ok && len(b) > 12+candidatesTail {
+		if c, ok := m.(Candidates); ok {
 			// Without its last line, it is one of an earlier version.
 			got, err := ParsePeerMessage(b[:len(b)-candidatesTail])
 			early := Candidates{Session: c.Session, Seq: c.Seq, WantReply: c.WantReply, List: c.List}
