@@ -294,6 +294,8 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"admin node create --wireguard --via nobody", "", ExitFailed},
 		{"admin node list", "weft admin node list", ExitOK}, // with one that has a gateway
 		{"status", "weft status", ExitOK},
+		{"ping -c 1 phone", "", ExitFailed},
+		{"explain phone", "", ExitFailed},
 		{"admin node remove ann", "", ExitFailed}, // its gateway
 		{"admin node remove phone", "weft admin node remove", ExitOK},
 		{"admin node rename bob bert", "weft admin node rename", ExitOK},

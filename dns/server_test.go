@@ -75,6 +75,39 @@ func TestNodesAreFoundByUDPAndTCP(t *testing.T) {
 	}
 }
 
+func TestASocketOfAnotherStackServesAsWell(t *testing.T) {
+	want := netip.MustParseAddrPort("100.64.0.1:53")
+	_, at := start(t, func(c *Config) {
+		c.Listen = []netip.AddrPort{want}
+		c.Bind = func(at netip.AddrPort) (net.PacketConn, net.Listener, error) {
+			if at != want {
+				t.Errorf("asked to listen on %v", at)
+			}
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return nil, nil, err
+			}
+			udp, err := net.ListenPacket("udp", tcp.Addr().String())
+			// Not a *net.UDPConn, as another stack's is none.
+			return struct{ net.PacketConn }{udp}, tcp, err
+		}
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		if got := said(exchange(t, network, query(zoneAnswers[0].name, zoneAnswers[0].rrtype), at)); cmp.Diff(zoneAnswers[0].want, got) != "" {
+			t.Errorf("by %s: %v", network, got)
+		}
+	}
+	s, err := NewServer(Config{Zone: testZone(t), Listen: []netip.AddrPort{want}, Bind: func(netip.AddrPort) (net.PacketConn, net.Listener, error) {
+		return nil, nil, errors.New("no such address")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "no such address") {
+		t.Errorf("an address that cannot be had: %v", err)
+	}
+}
+
 func TestWhatIsNoQuestionForUsIsRefused(t *testing.T) {
 	_, at := start(t, nil)
 	change := func(f func(*miekg.Msg)) *miekg.Msg {

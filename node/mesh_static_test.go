@@ -117,6 +117,22 @@ func TestPacketsToAPlainNodeGoToItsGateway(t *testing.T) {
 	}
 }
 
+func TestGuestsAloneMayAskForNames(t *testing.T) {
+	n := newNames(meshConfig{})
+	if n.isGuest(netip.MustParseAddr("100.64.0.5")) {
+		t.Error("before there are any, somebody is a guest")
+	}
+	n.serve([]netip.Prefix{netip.MustParsePrefix("100.64.0.5/32"), netip.MustParsePrefix("fd00::5/128"), netip.MustParsePrefix("10.77.0.0/24")})
+	for addr, want := range map[string]bool{"100.64.0.5": true, "::ffff:100.64.0.5": true, "fd00::5": true, "10.77.0.9": true, "100.64.0.6": false, "fd00::6": false} {
+		if got := n.isGuest(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s is a guest: %v", addr, got)
+		}
+	}
+	if n.serve(nil); n.isGuest(netip.MustParseAddr("100.64.0.5")) {
+		t.Error("who was one still is")
+	}
+}
+
 func TestAGuestThatChangesIsAnotherOne(t *testing.T) {
 	a := engine.Peer{ID: 1, Key: key.NewPrivate[key.Node]().Public(), Allowed: hostPrefixes([]netip.Addr{netip.MustParseAddr("100.64.0.3")})}
 	for _, change := range []func(*engine.Peer){
