@@ -51,7 +51,9 @@ const (
 	relayMemory  = "memory of a relay"
 )
 
-// goals are what the relay has to reach. That more is offered than it can forward may cost it a tenth.
+// goals are what the relay has to reach. That far more is offered than it can forward may cost it a part, since it is
+// the relay's core that drops what does not fit in a socket, and that does the work of the senders' TCP on loopback.
+// derper keeps a twenty-fifth.
 func (r *relayRun) goals() []Goal {
 	var goals []Goal
 	for _, s := range []string{relayUDP, relaySingles, relayStream} {
@@ -60,7 +62,8 @@ func (r *relayRun) goals() []Goal {
 		}
 		goals = append(goals,
 			Goal{Name: s + " beside derper, CPU per GB", Measure: relayCPU, Subject: s, Over: relayDerper, Most: 0.5},
-			Goal{Name: s + ", flooded beside not, goodput", Measure: relayGoodput, Subject: s + flooded, Over: s + narrow, Least: 0.9})
+			Goal{Name: s + ", flooded beside not, goodput", Measure: relayGoodput, Subject: s + flooded, Over: s + narrow, Least: 0.7},
+			Goal{Name: s + ", flooded beside not, CPU per GB", Measure: relayCPU, Subject: s + flooded, Over: s + narrow, Most: 1.5})
 	}
 	return goals
 }

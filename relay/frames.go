@@ -162,7 +162,7 @@ func (q *queue) writer(conn net.Conn, wrote func(frames, bytes int), beat func()
 		}
 		if len(b) > 0 {
 			_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-			_, err := conn.Write(b)
+			err := stream.WriteWhole(conn, b)
 			if c != nil {
 				if err == nil {
 					wrote(c.count, len(b)-c.count*wire.StreamDataPrefix)

@@ -37,10 +37,12 @@
 // not get less.
 //
 // Streams: per node a goroutine reads up to 128 KiB, hands runs of frames for one receiver to that receiver's
-// queue in one copy, and another goroutine writes the queue, 64 KiB at a time. A queue is bounded in bytes and in
-// age and drops from its head: what is late is worth least. So a reader that does not keep up loses, and nobody
-// else waits for it. A stream frame and a UDP frame have prefixes of one length, which is how datagrams cross from
-// one to the other in place. A datagram leaves by the transport that it came by if the receiver has that, else
+// queue in one copy, and another goroutine writes the queue, 64 KiB at a time and by one system call, over TLS too.
+// A queue is bounded in bytes and in age and drops from its head: what is late is worth least. So a reader that does
+// not keep up loses, and nobody else waits for it. Where it is the relay that does not keep up, whoever finds a queue
+// crowded lets others have the processor before it reads on: the relay reads no more than it can write, and the
+// senders' TCP slows down. A stream frame and a UDP frame have prefixes of one length, which is how datagrams cross
+// from one to the other in place. A datagram leaves by the transport that it came by if the receiver has that, else
 // by the other.
 //
 // # The node's end

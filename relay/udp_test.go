@@ -149,7 +149,7 @@ func TestATicketThatIsNotGoodAdmitsNobody(t *testing.T) {
 			m := w.member(1)
 			m.ticket = c.ticket(m)
 			n := m.udp()
-			if why, ok := n.tryBind(time.Second); ok || why != c.want {
+			if why, ok := n.tryBind(5 * time.Second); ok || why != c.want {
 				t.Errorf("bound: %v, refused: %v", ok, why)
 			}
 		})

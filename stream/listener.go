@@ -100,7 +100,7 @@ func (s *sniffer) sniff(c net.Conn) {
 	var conn net.Conn = &pipe{Conn: c, under: c, early: first[:]}
 	switch {
 	case first[0] == recordHandshake && s.config != nil:
-		conn = tls.Server(conn, s.config)
+		conn = tls.Server(&gather{Conn: conn}, s.config)
 	case first[0] < 'A' || first[0] > 'Z': // a method is a token, and all in use are capitals (RFC 9110 section 9.1)
 		c.Close()
 		return

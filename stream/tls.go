@@ -14,7 +14,7 @@ import (
 // HTTP/2 has no upgrade.
 func startTLS(ctx context.Context, conn net.Conn, host string, fingerprint []byte, roots *x509.CertPool) (net.Conn, TLSState, error) {
 	state := TLSUnverified
-	c := tls.Client(conn, &tls.Config{
+	c := tls.Client(&gather{Conn: conn}, &tls.Config{
 		ServerName:         host,
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{"http/1.1"},
