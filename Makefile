@@ -37,7 +37,7 @@ test: build
 	@scripts/install-deps --list race || { echo "weft: the race detector needs what is named above; scripts/install-deps test installs it" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 20m ./...
 
-# Without the race detector: the guest is emulated, and slow enough. What cannot be had here is skipped, and said.
+# Without the race detector: the guest is emulated, and slow enough. Where its kernel cannot be had, that is said, and the end.
 test-guest:
 	@scripts/install-deps guest
 	WEFT_GUEST=$(GUEST) $(GO) test -count=1 -timeout 20m -v ./lab/guest ./lab/interop

@@ -158,7 +158,9 @@ func TestTenMinutesOfTrafficWithEveryWireGuard(t *testing.T) {
 	for _, o := range r.run(t, w, meetings) {
 		what := fmt.Sprintf("%-7s %s", o.name, wayName(o.weBegin, o.six, o.weBegin != o.six))
 		for _, wrong := range r.judge(o) {
-			t.Errorf("%s: %s", what, wrong)
+			ours, err1 := w.ours.state(o.ours)
+			theirs, err2 := o.peer.state(o.theirs)
+			t.Errorf("%s: %s; the engine knows %+v, %v, and the other %+v, %v", what, wrong, ours, err1, theirs, err2)
 		}
 		for _, h := range o.heard {
 			t.Logf("%s: %s echoed %d bytes and %d of %d datagrams, silent for %v at most, %d sessions",
