@@ -122,6 +122,14 @@ func FuzzAgent(f *testing.F) {
 		seed[i] = byte(i * 37)
 	}
 	f.Add(seed)
+	for how := range byte(4) { // lengths are searched, answered and doubted
+		story := []byte{how << 2, 2, 1, 2, 0, 1, 255}
+		for n := range byte(40) {
+			story = slices.Concat(story, []byte{5, 1, 2, 0, 1, 255, 0, 0, 0, 0, 0, 0, 0, n, 0, 0, 0, 0, 0, 0, n, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+			story = append(story, 9, 2, 0, 1, 255, 2, 0, 1, 0, 7, 16)
+		}
+		f.Add(story)
+	}
 	// A peer that has attempts made of every kind.
 	relayed := []byte{9, 2, 0, 1, 255}
 	begin := [][]byte{
@@ -152,7 +160,7 @@ func FuzzAgent(f *testing.F) {
 		in := tape{b}
 		now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 		how := in.byte()
-		a := New(now, Config{Session: 1, Rand: seededRand(1), Eager: how&1 == 0, Leads: how&2 == 0})
+		a := New(now, Config{Session: 1, Rand: seededRand(1), Eager: how&1 == 0, Leads: how&2 == 0, MTU: []int{0, AssumedMTU, 8904, 1 << 20}[how>>2&3]})
 		open := map[weft.LinkID]bool{}
 		var owed []Opened
 		var out Actions
@@ -202,6 +210,12 @@ func FuzzAgent(f *testing.F) {
 				}
 			case 8:
 				a.Want(now)
+			case 16:
+				for _, x := range out.Send {
+					if m, ok := x.Message.(wire.Ping); ok && x.Whole {
+						a.TooLong(now, x.Via, m)
+					}
+				}
 			default:
 				a.Handle(now, in.via(), in.message(last))
 				if in.byte()&3 == 0 {
@@ -249,8 +263,29 @@ func inspect(t *testing.T, a *Agent, now time.Time, out *Actions, last map[uint1
 	if len(a.inbound.arrivals) > wire.MaxReports || len(a.inbound.flows) > maxFlows || len(a.exchange.retired) > retiredSessions {
 		t.Fatal("something grows without bound")
 	}
-	const burst = int(budgetBurst*DefaultRate/time.Second) + 1
-	if n := len(out.Send); n > maxPending+len(a.pairs)+2*announceVias+3+burst+2*(maxParting+2) {
+	const (
+		burst    = int(budgetBurst*DefaultRate/time.Second) + 1
+		measured = 4 // pairs, at most: in use, next of the relays, and one at each end's other links
+	)
+	whole := map[weft.Via]int{}
+	for _, x := range out.Send {
+		if !x.Whole {
+			continue
+		}
+		p := a.find(x.Via)
+		if whole[x.Via]++; whole[x.Via] > 2*mtuProbes || p == nil || p.health.state == Untested || x.Message.(wire.Ping).Padding > pingPadding(a.cfg.MTU) {
+			t.Fatalf("%d probes of length by %v: %+v", whole[x.Via], x.Via, x)
+		}
+	}
+	for _, m := range out.MTUs {
+		if p := a.find(m.Via); p == nil || m.Size != a.effective(p) || m.Size <= 0 || m.Size > min(a.cfg.MTU, MaxMTU) {
+			t.Fatalf("packets of %d by %v", m.Size, m.Via)
+		}
+	}
+	if p := a.choice.pair; a.cfg.MTU > 0 && p != nil && (p.mtu == nil || p.mtu.told != a.effective(p)) {
+		t.Fatalf("nobody was told how long packets may be by %v", p.via)
+	}
+	if n := len(out.Send); n > maxPending+len(a.pairs)+2*announceVias+3+burst+2*(maxParting+2)+measured*2*mtuProbes {
 		t.Fatalf("%d messages at once", n)
 	}
 	numbers := map[uint16]bool{}

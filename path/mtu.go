@@ -164,7 +164,7 @@ func (a *Agent) ask(s *search, sizes []int) {
 // doubt has the length asked again that a pair goes by, because data was lost; at once with all that are shorter, if it
 // is more than a guess.
 func (a *Agent) doubt(now time.Time, p *pair, guess bool) {
-	if a.cfg.MTU == 0 {
+	if a.cfg.MTU == 0 || p.health.state == Untested {
 		return
 	}
 	if p.mtu == nil {
