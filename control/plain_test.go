@@ -169,6 +169,7 @@ func TestWhyAPhoneIsNotTakenIn(t *testing.T) {
 			"no port":            {func(r *PlainRequest) { r.Endpoint = "gw.example" }, "HOST:PORT"},
 			"port zero":          {func(r *PlainRequest) { r.Endpoint = "gw.example:0" }, "HOST:PORT"},
 			"a line more":        {func(r *PlainRequest) { r.Endpoint = "gw.example\nPostUp = rm:1" }, "HOST:PORT"},
+			"a line break":       {func(r *PlainRequest) { r.Endpoint = "gw\nexample:1" }, "HOST:PORT"},
 			"no host":            {func(r *PlainRequest) { r.Endpoint = ":1" }, "HOST:PORT"},
 			"nobody's":           {func(r *PlainRequest) { r.User = "nobody" }, "there is no user"},
 			"a bad tag":          {func(r *PlainRequest) { r.Tags = []string{"A b"} }, "cannot be a tag"},
