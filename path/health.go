@@ -115,7 +115,6 @@ func (a *Agent) failData(now time.Time, p *pair) {
 	} else {
 		a.fail(now, p, blackHole, why+answeredPings)
 	}
-	a.doubt(now, p, false)
 	p.health.doubted = since
 	p.check(now, 0)
 }
@@ -269,7 +268,7 @@ func (a *Agent) checked(now time.Time, p *pair) {
 // are there when it turns out not to be.
 func (a *Agent) crisis(now time.Time, p *pair) {
 	p.check(now, 0)
-	a.doubt(now, p, true)
+	a.doubt(now, p)
 	for _, other := range a.pairs {
 		first := other == a.firstRelayed(other.via.Method, p)
 		if first || other.via.Method == weft.Direct && other != p && a.class(now, other) == Working {

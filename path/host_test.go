@@ -171,6 +171,9 @@ func (h *host) poll() {
 			w.t.Fatalf("%s: says %v of %v, and said %d", h.name, m.Size, m.Via, h.sizes[m.Via])
 		}
 		h.sizes[m.Via] = m.Size
+		if m.Via.Method == weft.Direct && (h.shortest == 0 || m.Size < h.shortest) {
+			h.shortest = m.Size
+		}
 		w.note("%s: packets of %d by %v", h.name, m.Size, m.Via)
 	}
 	if via := h.agent.Selected(); h.mtu > 0 && via != (weft.Via{}) && h.sizes[via] == 0 {

@@ -161,23 +161,16 @@ func (a *Agent) ask(s *search, sizes []int) {
 	}
 }
 
-// doubt has the length asked again that a pair goes by, because data was lost; at once with all that are shorter, if it
-// is more than a guess.
-func (a *Agent) doubt(now time.Time, p *pair, guess bool) {
+// doubt has the length asked again that a pair goes by, because data was lost.
+func (a *Agent) doubt(now time.Time, p *pair) {
 	if a.cfg.MTU == 0 || p.health.state == Untested {
 		return
 	}
 	if p.mtu == nil {
 		p.mtu = &search{}
 	}
-	switch s, sizes := p.mtu, ladder(p.via, a.effective(p)); {
-	case s.until.IsZero() && guess:
-		a.seek(now, p, sizes[:1])
-	case s.until.IsZero():
-		a.seek(now, p, sizes)
-	case !guess && s.alone():
-		a.widen(p)
-		s.until = now
+	if p.mtu.until.IsZero() {
+		a.seek(now, p, []int{a.effective(p)})
 	}
 }
 

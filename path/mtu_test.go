@@ -60,6 +60,12 @@ func TestANarrowPathIsMeasuredInASecondAndLosesNoData(t *testing.T) {
 				if rtt := 2 * (w.oneWay + w.jitter); took > 500*time.Millisecond+12*max(minTimeout, rtt+80*time.Millisecond) {
 					w.failf("it took %v", took)
 				}
+				// Hosts would go by a length that is too short for ten minutes.
+				for _, h := range w.hosts {
+					if h.shortest < c.want {
+						w.failf("%s said %d first, and %d fit", h.name, h.shortest, c.want)
+					}
+				}
 				from := w.now
 				w.run(2 * time.Minute)
 				for _, h := range w.hosts {

@@ -98,6 +98,7 @@ type host struct {
 	budget   *Budget
 	mtu      int              // of the agent; 0: it does not search
 	sizes    map[weft.Via]int // as it says
+	shortest int              // of any direct way
 	noUDP    bool             // the relay is not bound over UDP
 	noStream bool
 	bound    netip.AddrPort // as the relay sees it
