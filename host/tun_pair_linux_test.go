@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weft/engine/segment"
@@ -67,6 +68,22 @@ func (c *cell) tun(t testing.TB, host byte, queues int, try []features) (tun *TU
 		return ConfigureLink("t0", []netip.Prefix{netip.PrefixFrom(v4, 32), netip.PrefixFrom(v6, 128)},
 			[]netip.Prefix{netip.PrefixFrom(v4, 24).Masked(), netip.PrefixFrom(v6, 64).Masked()}, tunMTU)
 	})
+	// The kernel takes packets for an IPv6 address only when it has made a route for it, which it does when it has time.
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		ready := false
+		c.do(t, func() error {
+			list, err := netlink.RouteGet(cellAddr(host, true).AsSlice())
+			ready = len(list) > 0 && list[0].Type == unix.RTN_LOCAL
+			return err
+		})
+		if ready {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the kernel does not take up the IPv6 address")
+		}
+		runtime.Gosched()
+	}
 	t.Cleanup(func() { tun.Close() })
 	return tun
 }
