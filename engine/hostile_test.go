@@ -328,6 +328,13 @@ func TestUnderLoadEachSenderHasItsShare(t *testing.T) {
 	if !l.is(4 * second) {
 		t.Error("what is held back is no load")
 	}
+	l.set(10 * second)
+	for at := 10 * second; at < 12*second; at += second / 100 {
+		admitted(at, "192.0.2.1:1", 1)
+	}
+	if l.is(12 * second) {
+		t.Error("a trickle of one sender is load for ever")
+	}
 	if got := admitted(100*second, "192.0.2.1:1", 1000); got != 1000 {
 		t.Errorf("after the load %d of 1000 are looked at", got)
 	}

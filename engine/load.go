@@ -20,12 +20,16 @@ const (
 	bucketEvery = int64(time.Second) / 20
 	// bucketBurst is how far a bucket may be ahead.
 	bucketBurst = 5 * bucketEvery
+	// heldMost is how many messages are held back, in loadedFor, before that is load itself: or a trickle from one address could
+	// have all others ask for cookies for ever.
+	heldMost = 500
 )
 
 // A load says whether there are more handshake messages than can be answered, and which are looked at then. Any number of
 // threads may use it at once.
 type load struct {
 	until            atomic.Int64 // nanoseconds after Engine.began
+	held             atomic.Int64 // messages that were held back since it was set
 	secret           atomic.Pointer[wireguard.Key]
 	seed             uint64 // unknown to who chooses addresses
 	proven, unproven buckets
@@ -36,7 +40,10 @@ type buckets [loadBuckets]atomic.Int64
 
 func (l *load) is(now int64) bool { return now < l.until.Load() }
 
-func (l *load) set(now int64) { l.until.Store(now + int64(loadedFor)) }
+func (l *load) set(now int64) {
+	l.held.Store(0)
+	l.until.Store(now + int64(loadedFor))
+}
 
 // publish tells the threads that read what cookies are made with.
 func (l *load) publish(secret wireguard.Key) {
@@ -59,8 +66,8 @@ func (l *load) admits(now int64, sieve *wireguard.Sieve, from netip.AddrPort, ms
 	if b.take(l.bucket(from), now) {
 		return true
 	}
-	if !reply {
-		l.set(now) // what is held back here is load, too
+	if !reply && l.held.Add(1) >= heldMost {
+		l.set(now)
 	}
 	return false
 }
