@@ -114,7 +114,7 @@ var (
 	pureInNet     = []string{"net/netip"}
 	clocks        = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	shells        = []string{"sh", "bash", "dash", "zsh", "ksh", "cmd", "cmd.exe", "powershell", "pwsh"}
-	tagged        = []string{"host", "engine", "lab/netns"}
+	tagged        = []string{"host", "engine", "engine/segment", "lab/netns"}
 	forbidden     = []string{"pkg", "util", "common", "types", "helpers", "internal"}
 	// platforms are the words that make a file name a build constraint (go help buildconstraint).
 	platforms = strings.Fields(`aix android darwin dragonfly freebsd illumos ios js linux netbsd openbsd plan9 solaris
