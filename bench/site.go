@@ -135,8 +135,10 @@ func (s *site) startPlain(ctx context.Context, l *netns.Lab, mtu int) error {
 
 // keepOut keeps weft from going through the other tunnel, which is a path like any other to it. Datagrams of iperf3 may.
 func keepOut(ctx context.Context, h *netns.Host) error {
+	// Not in one rule: nft 1.0 makes one comparison of two neighbouring ports, which then differ if either does.
+	on := "oifname \"" + plainInterface + "\" udp "
 	return rules(ctx, h, "table inet wbenchout {\nchain out {\ntype filter hook output priority 0\n"+
-		"oifname \""+plainInterface+"\" udp dport != "+iperfPort+" udp sport != "+iperfPort+" drop\n}\n}\n")
+		on+"dport "+iperfPort+" accept\n"+on+"sport "+iperfPort+" accept\n"+on+"dport 1-65535 drop\n}\n}\n")
 }
 
 // rules gives nftables of a host its rules.
