@@ -53,7 +53,7 @@ const (
 
 // goals are what the relay has to reach. That far more is offered than it can forward may cost it a part, since it is
 // the relay's core that drops what does not fit in a socket, and that does the work of the senders' TCP on loopback.
-// derper keeps a twenty-fifth.
+// derper keeps a twentieth.
 func (r *relayRun) goals() []Goal {
 	var goals []Goal
 	for _, s := range []string{relayUDP, relaySingles, relayStream} {
