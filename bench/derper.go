@@ -11,8 +11,8 @@ import (
 	"weft/lab/netns"
 )
 
-// derperVersion is of tailscale.com: the latest that Go 1.26 builds.
-const derperVersion = "v1.102.5"
+// derperVersion is of tailscale.com: one that Go 1.26 builds, as from v1.104 on it does not.
+const derperVersion = "v1.100.0"
 
 // buildDerper builds derper from the module proxy, in a module of its own, and returns its path. One that was
 // built into the directory before is taken as it is.
