@@ -44,6 +44,18 @@ func (f *fake) Set(c Change) error {
 	return f.err
 }
 
+func (f *fake) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sets)
+}
+
 func (f *fake) last(t *testing.T) Change {
 	t.Helper()
 	f.mu.Lock()
@@ -99,15 +111,15 @@ func TestOneConversationHasManyRequestsAndEndsWithTheFirstMistake(t *testing.T) 
 		"set=1\nno\n\nget=1\n\n":                fmt.Sprintf("errno=-%d\n\n", int(syscall.EINVAL)),
 		"set=1\nfwmark=1\n":                     fmt.Sprintf("errno=-%d\n\n", int(syscall.EIO)), // it was not whole
 	} {
-		before := len(dev.sets)
+		before := dev.count()
 		if got := say(t, path, text); got != want {
 			t.Errorf("%q is answered by %q, want %q", text, got, want)
 		}
-		if strings.HasPrefix(want, "errno=-") && len(dev.sets) != before {
+		if strings.HasPrefix(want, "errno=-") && dev.count() != before {
 			t.Errorf("%q was refused, and something was set", text)
 		}
 	}
-	dev.err = errors.New("the mesh is gone")
+	dev.fail(errors.New("the mesh is gone"))
 	if got := say(t, path, "set=1\n\n"); got != fmt.Sprintf("errno=-%d\n\n", int(syscall.EIO)) {
 		t.Errorf("a failure without a number is answered by %q", got)
 	}
@@ -216,7 +228,7 @@ func TestDebiansToolsUnderstandAndAreUnderstood(t *testing.T) {
 	if out, err := run("set", name, "peer", base64(other), "remove"); err != nil || !dev.last(t).Peers[0].Remove {
 		t.Errorf("wg set remove: %v: %s: %+v", err, out, dev.last(t))
 	}
-	dev.err = &Error{syscall.EPERM, "it is not yours"}
+	dev.fail(&Error{syscall.EPERM, "it is not yours"})
 	if out, err := run("set", name, "listen-port", "1"); err == nil || !strings.Contains(out, "Operation not permitted") {
 		t.Errorf("wg says of what is refused: %v: %s", err, out)
 	}
