@@ -49,7 +49,16 @@ type SelfStatus struct {
 	Relays     []RelayStatus `json:"relays"`
 	DNS        string        `json:"dns"` // how names are wired in: resolved, resolvconf, resolv.conf, off
 	MTU        int           `json:"mtu"`
+	Offload    OffloadStatus `json:"offload"`
 	Expires    time.Time     `json:"expires,omitzero"`
+}
+
+// OffloadStatus is what the system does in super-packets of many segments. What is missing is done one by one, and slower.
+type OffloadStatus struct {
+	InterfaceTCP bool `json:"interface_tcp"` // at the overlay's interface
+	InterfaceUDP bool `json:"interface_udp"` // Linux 6.2
+	Send         bool `json:"send"`          // at the UDP sockets: not by kernels that damage it, nor once a network card refused it
+	Receive      bool `json:"receive"`
 }
 
 // LinkStatus is one of the node's links.

@@ -37,7 +37,7 @@ func documents() map[string]any {
 				Interface:  "weft0", Userspace: true, Proxy: "127.0.0.1:1080", Port: 41641,
 				Links:  []weft.LinkStatus{{ID: 2, Interface: "eth1", Port: 41641, NAT: nat}},
 				Relays: []weft.RelayStatus{{ID: 1, Name: "home", UDP: true, Stream: true, Addr: endpoint, RTTms: 1.5, Error: "e"}},
-				DNS:    "resolved", MTU: 1280, Expires: at,
+				DNS:    "resolved", MTU: 1280, Offload: weft.OffloadStatus{InterfaceTCP: true, InterfaceUDP: true, Send: true, Receive: true}, Expires: at,
 			},
 			Server: weft.ServerStatus{
 				URL: "https://weft.example", Connected: true, Since: at, Transport: "upgrade", Error: "e", MapAge: 2.5,

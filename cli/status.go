@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -87,6 +88,9 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintf(w, "server %s  %s\n", s.Server.URL, serverState(s.Server, now))
+		if missing := withoutOffload(s.Self.Offload); s.State == weft.Running && missing != "" {
+			fmt.Fprintf(w, "slower packets go one by one: %s\n", missing)
+		}
 		for _, l := range s.Self.Links {
 			fmt.Fprintf(w, "link   %s  NAT %s\n", l.Interface, l.NAT)
 		}
@@ -121,6 +125,25 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 		fmt.Fprintf(w, "! %s\n", p)
 	}
 	return nil
+}
+
+// withoutOffload says where the system takes no super-packets; "" where it does everywhere.
+func withoutOffload(o weft.OffloadStatus) string {
+	var where []string
+	for _, x := range []struct {
+		there bool
+		where string
+	}{
+		{o.InterfaceTCP, "TCP at the interface"},
+		{o.InterfaceUDP, "UDP at the interface (Linux has it from 6.2 on)"},
+		{o.Send, "sending (this kernel damages runs of datagrams, or the network card refuses them)"},
+		{o.Receive, "receiving (Linux has it from 5.0 on)"},
+	} {
+		if !x.there {
+			where = append(where, x.where)
+		}
+	}
+	return strings.Join(where, ", ")
 }
 
 // by adds to where a path leads the interface that it leaves by, where there are several links.

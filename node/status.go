@@ -64,6 +64,7 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	s.Self.Candidates = append(s.Self.Candidates, me.local...)
 	s.Self.Interface, s.Self.MTU, s.Self.Proxy = me.cfg.Device.Name, me.cfg.Device.mtu, me.cfg.Device.proxyAddr()
 	s.Self.Port, s.Self.Links = me.engine.Port(), me.linkStatus()
+	s.Self.Offload = me.offload()
 	var namesProblem string
 	if s.Self.DNS, namesProblem = me.names.how(); namesProblem != "" {
 		s.Problems = append(s.Problems, namesProblem)
@@ -98,6 +99,16 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	for _, k := range about {
 		s.Problems = append(s.Problems, me.problems[k])
 	}
+}
+
+// offload sums up what the device and all sockets do in super-packets.
+func (me *mesh) offload() weft.OffloadStatus {
+	device := me.cfg.Device.TUN.Offloads()
+	o := weft.OffloadStatus{InterfaceTCP: device.TCP, InterfaceUDP: device.UDP, Send: true, Receive: true}
+	for _, x := range me.engine.SocketStatus() {
+		o.Send, o.Receive = o.Send && x.SendOffload, o.Receive && x.RecvOffload
+	}
+	return o
 }
 
 func (me *mesh) peerStatus(now time.Time, p *peer) weft.PeerStatus {
