@@ -49,6 +49,14 @@ func TestQueuesOfADeviceShareTheirPeersSessions(t *testing.T) {
 	a.SetRoute(b.id, weft.DirectVia(0, b.addr()))
 	b.SetRoute(a.id, weft.DirectVia(0, a.addr()))
 	a.Up()
+	// One goes ahead, since what waits for the handshake is bounded.
+	first := packet(addrOf(1), addrOf(2), 1, 100)
+	device.of[0].out <- first
+	select {
+	case <-b.tun.in:
+	case <-time.After(patience):
+		t.Fatal("the first packet did not arrive")
+	}
 	for i, m := range device.of {
 		go func() {
 			for seq := range uint32(each) {
