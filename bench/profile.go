@@ -24,7 +24,7 @@ type usage struct {
 // Functions by which a sample is told: any of its stack begins with one of these.
 var (
 	cipherFunctions = []string{"golang.org/x/crypto/chacha20poly1305.", "golang.org/x/crypto/chacha20.", "golang.org/x/crypto/internal/poly1305."}
-	kernelFunctions = []string{"syscall.Syscall", "syscall.RawSyscall", "internal/runtime/syscall.", "runtime/internal/syscall.", "runtime.futex",
+	kernelFunctions = []string{"syscall.Syscall", "syscall.RawSyscall", "internal/runtime/syscall", "runtime/internal/syscall", "runtime.futex",
 		"runtime.epollwait", "runtime.usleep", "syscall.rawSyscall", "syscall.runtime_", "syscall.rawVfork"}
 )
 
