@@ -56,30 +56,37 @@ func (w *world) newPhone(gateway string) *phone {
 			}
 		}
 	}
+	p.up()
+	return p
+}
+
+// up has wg-quick set the interface up, and take it down at the end.
+func (p *phone) up() {
+	p.w.t.Helper()
+	dir := p.w.t.TempDir()
 	// What resolvconf(8) does with one interface: what comes on its standard input is how names are resolved.
 	if err := os.WriteFile(filepath.Join(dir, "resolvconf"), []byte("#!/bin/sh\nif [ \"$1\" = -a ]; then cat >/etc/resolv.conf; fi\n"), 0o755); err != nil {
-		w.t.Fatal(err)
+		p.w.t.Fatal(err)
 	}
 	p.env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
-	w.t.Cleanup(func() {
+	p.w.t.Cleanup(func() {
 		cmd := p.command(context.Background(), "wg-quick", "down", p.conf)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			w.t.Errorf("wg-quick down: %v: %s", err, out)
+			p.w.t.Errorf("wg-quick down: %v: %s", err, out)
 		}
 	})
-	cmd := p.command(w.ctx, "wg-quick", "up", p.conf)
+	cmd := p.command(p.w.ctx, "wg-quick", "up", p.conf)
 	// Its background process, wireguard-go, keeps what it inherits open: to a file, and not to a pipe that is waited for.
 	log, err := os.Create(filepath.Join(dir, "up.log"))
 	if err != nil {
-		w.t.Fatal(err)
+		p.w.t.Fatal(err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(log.Name())
-		w.t.Fatalf("wg-quick up: %v: %s", err, said)
+		p.w.t.Fatalf("wg-quick up: %v: %s", err, said)
 	}
-	return p
 }
 
 func (p *phone) command(ctx context.Context, name string, args ...string) *exec.Cmd {
@@ -285,5 +292,68 @@ func TestAGatewayWithoutAnInterfaceForwardsAsWell(t *testing.T) {
 	}
 	if got := w.run(hostC, "curl", "-4", "-sS", "--max-time", "20", "-X", "POST", "--data-binary", "@"+w.fleet.Binary, "http://phone.weft.internal/"); got != "this is phone" {
 		t.Errorf("the phone's page reads %q", got)
+	}
+}
+
+// TestARouterIsAddedByHand has a peer that no server knows: its keys, and one that both know, are set with wg alone.
+func TestARouterIsAddedByHand(t *testing.T) {
+	w := newWorld(t)
+	for _, program := range []string{"wg", "wg-quick", "wireguard-go"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed (scripts/install-deps test)", program)
+		}
+	}
+	gw := w.node(w.must(w.net.AddHost("gw")), "--tun", w.nic("wg"))
+	self := w.up(gw).Self
+	_, h := w.home("router", netns.PortRestrictedCone)
+	wg := func(stdin string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(w.ctx, "wg", args...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("wg %v: %v", args, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	private, psk := wg("", "genkey"), wg("", "genpsk")
+	public := wg(private, "pubkey")
+	dir := t.TempDir()
+	shared := filepath.Join(dir, "psk")
+	gateway := strings.Fields(w.run(gw.Host, "wg", "show", w.nic("wg"), "public-key"))[0]
+	p := &phone{w: w, host: h, conf: filepath.Join(dir, w.nic("wr")+".conf")}
+	conf := fmt.Sprintf("[Interface]\nPrivateKey = %s\nAddress = 10.77.0.2/32\n[Peer]\nPublicKey = %s\nPresharedKey = %s\nEndpoint = %s:%d\nAllowedIPs = 100.64.0.0/10\nPersistentKeepalive = 1\n",
+		private, gateway, psk, gw.Host.Addr(), self.Port)
+	for file, text := range map[string]string{p.conf: conf, shared: psk} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.up()
+
+	w.run(gw.Host, "wg", "set", w.nic("wg"), "peer", public, "preshared-key", shared, "allowed-ips", "10.77.0.2/32")
+	w.run(gw.Host, "ip", "route", "add", "10.77.0.0/24", "dev", w.nic("wg"))
+	w.eventually("the router to be reached", gw.Host, "ping", "-c", "1", "-W", "1", "10.77.0.2")
+	w.run(h, "ping", "-c", "3", "-i", "0.2", "-W", "5", self.Addrs[0].String())
+	if show := w.run(gw.Host, "wg", "showconf", w.nic("wg")); !strings.Contains(show, "PublicKey = "+public+"\nPresharedKey = "+psk+"\nAllowedIPs = 10.77.0.2/32\nEndpoint = ") {
+		t.Errorf("wg showconf says\n%s", show)
+	}
+	// Another shared key, and nothing comes through; the right one again, and it does; none of it without the peer.
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, []byte(wg("", "genpsk")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.run(gw.Host, "wg", "set", w.nic("wg"), "peer", public, "preshared-key", other)
+	if out, err := gw.Host.Run(w.ctx, "ping", "-c", "2", "-i", "0.2", "-W", "2", "10.77.0.2"); err == nil {
+		t.Errorf("with a shared key that is not shared: %s", out)
+	}
+	w.run(gw.Host, "wg", "set", w.nic("wg"), "peer", public, "preshared-key", shared)
+	w.eventually("the router to be reached again", gw.Host, "ping", "-c", "1", "-W", "1", "10.77.0.2")
+	w.run(gw.Host, "wg", "set", w.nic("wg"), "peer", public, "remove")
+	if out, err := gw.Host.Run(w.ctx, "ping", "-c", "2", "-i", "0.2", "-W", "2", "10.77.0.2"); err == nil {
+		t.Errorf("without the peer: %s", out)
+	}
+	if s, err := gw.Status(w.ctx); err != nil || len(s.Problems) > 0 {
+		t.Errorf("the gateway's problems are %v, %v", s.Problems, err)
 	}
 }

@@ -41,6 +41,13 @@ func (t tools) Set(c uapi.Change) error {
 			return
 		}
 		before := me.plain.static
+		for _, s := range me.engine.States() { // another shared key is another peer to the engine: it begins where that one was
+			p, old := next[s.Key], before[s.Key]
+			if p.ID == s.ID && p.PSK != old.PSK && p.Endpoint == old.Endpoint && s.Endpoint.IsValid() {
+				p.Endpoint = s.Endpoint
+				next[s.Key] = p
+			}
+		}
 		me.plain.static, me.plain.given = next, given
 		me.setPeers(now)
 		for k, p := range next { // the engine goes by where it hears a peer; who sets an endpoint wants it used
