@@ -59,12 +59,12 @@ func (r *Routes) Insert(p netip.Prefix, peer *Peer) {
 	}
 }
 
-// Lookup finds the peer to whom an address belongs; nil is none.
+// Lookup finds the peer to whom an address belongs; nil is none. An IPv4 address in IPv6's form is nobody's: there are none
+// on a network (RFC 4038, section 4.2), and packets with one are not IPv4's.
 func (r *Routes) Lookup(a netip.Addr) (peer *Peer) {
 	x := r.six
-	if a.Is4() || a.Is4In6() {
+	if a.Is4() {
 		x = r.four
-		a = a.Unmap()
 	}
 	if x == nil {
 		return nil

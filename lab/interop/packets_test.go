@@ -283,7 +283,7 @@ func (m *maker) disturb(f flow, p *injected) string {
 	}
 	for {
 		switch what := pick(m, "a bit", "a checksum", "no checksum", "a length that is too long", "a length that is too short", "a tiny length",
-			"cut off", "more behind it", "another version", "another header length", "another source", "another destination",
+			"cut off", "more behind it", "another version", "another header length", "another source", "another destination", "a mapped source", "a mapped destination",
 			"TCP's header length", "UDP's length", "a fragment", "another order", "another ack", "another TOS", "another TTL", "urgent", "not summed"); what {
 		case "a bit":
 			i := m.IntN(len(b))
@@ -346,6 +346,18 @@ func (m *maker) disturb(f flow, p *injected) string {
 			copy(b[dst:], f.dst.AsSlice())
 			f.finish(b)
 			return what
+		case "a mapped source", "a mapped destination":
+			// An IPv4 address in IPv6's clothes is none (RFC 4038, section 4.2).
+			if f.six {
+				src, dst, _ := f.places()
+				at, prefix := src, leftPrefixes
+				if what == "a mapped destination" {
+					at, prefix = dst, rightPrefixes
+				}
+				a := m.addr(prefix, false).As16()
+				copy(b[at:], a[:])
+				return what
+			}
 		case "TCP's header length":
 			if f.proto == protoTCP {
 				b[ip+12] = byte(m.IntN(16)) << 4
