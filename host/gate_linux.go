@@ -44,7 +44,7 @@ func newGate(fd int) (*gate, error) {
 
 // looks is how often something that is not ready is looked at again before its thread waits: others have their turn
 // between, and waking up costs more than a look.
-const looks = 2
+const looks = 8
 
 // letOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
 func letOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
