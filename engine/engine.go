@@ -138,7 +138,8 @@ type Engine struct {
 	starting sync.Once
 	closing  sync.Once
 	ended    sync.WaitGroup
-	done     chan struct{}
+	done     chan struct{} // goroutines shall end
+	gone     chan struct{} // sockets and device are closed
 }
 
 // New opens the sockets. Nothing is received before [Engine.Up].
@@ -162,6 +163,7 @@ func New(cfg Config) (*Engine, error) {
 		peers:    make(map[weft.NodeID]*peer),
 		sources:  make(map[netip.AddrPort]source),
 		done:     make(chan struct{}),
+		gone:     make(chan struct{}),
 	}
 	if e.mtu == 0 {
 		e.mtu = MTU
@@ -215,6 +217,7 @@ func (e *Engine) stop(why error) {
 		}
 		close(e.done)
 		e.ended.Go(func() {
+			defer close(e.gone)
 			if err := errors.Join(e.sockets.Close(), e.device.Close()); err != nil {
 				e.log.Warn("closing the data plane", "error", err)
 			}
@@ -222,8 +225,8 @@ func (e *Engine) stop(why error) {
 	})
 }
 
-// Done is closed when the engine ends: by Close, or because its device went away.
-func (e *Engine) Done() <-chan struct{} { return e.done }
+// Done is closed when the engine has ended: by Close, or because its device went away.
+func (e *Engine) Done() <-chan struct{} { return e.gone }
 
 // Port is the UDP port of the shared sockets.
 func (e *Engine) Port() uint16 { return e.sockets.Port() }
