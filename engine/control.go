@@ -37,7 +37,6 @@ type control struct {
 
 	busy     []*peer
 	sampleAt time.Time
-	pollAt   time.Time // zero: nothing is due
 	load     load
 }
 

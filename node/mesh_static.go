@@ -36,7 +36,7 @@ func (t tools) Set(c uapi.Change) error {
 	err := t.ask(func(now time.Time) {
 		me := t.me
 		var next map[key.NodePublic]engine.Peer
-		given := me.plain.given
+		var given weft.NodeID
 		if next, given, failed = me.changeStatic(c, me.engine.Port()); failed != nil {
 			return
 		}

@@ -2,7 +2,6 @@ package netstack
 
 import (
 	"io"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -92,7 +91,7 @@ func TestAServiceIsAnsweredAtItsAddressAndNothingBeginsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.(net.Conn).Write([]byte("x"))
+	c.Write([]byte("x"))
 	if p := one(t, dev); netip.AddrFrom4([4]byte(p[12:])) != addrA4 {
 		t.Errorf("a datagram comes from %v", netip.AddrFrom4([4]byte(p[12:])))
 	}

@@ -19,7 +19,6 @@ type world struct {
 	lab    *netns.Lab
 	ours   kind
 	theirs map[string]kind
-	links  []linked
 	number int // of the last tunnel
 
 	keepalive time.Duration // of all tunnels
@@ -28,9 +27,6 @@ type world struct {
 
 // noImpairment is a link that does nothing to packets.
 var noImpairment vnet.LinkConfig
-
-// linked is a machine whose link can be made worse.
-type linked interface{ SetLink(vnet.LinkConfig) error }
 
 // newWorld makes one with these others: library, debian, kernel. The links between them are as they are told to be.
 func newWorld(t *testing.T, link vnet.LinkConfig, names ...string) *world {
