@@ -28,19 +28,6 @@ func newStackOf(t testing.TB, mtu int, addrs ...netip.Addr) (engine.Device, *Net
 // A cable carries packets from one device to another until they are closed.
 type cable func(t testing.TB, to, from engine.Queue)
 
-// whole carries super-packets as they are.
-func whole(t testing.TB, to, from engine.Queue) {
-	for buf := make([]byte, engine.ReadSize); ; {
-		n, err := from.Read(buf)
-		if err != nil {
-			return
-		}
-		if n > 0 {
-			to.Write(buf[:n])
-		}
-	}
-}
-
 // merged carries pieces and puts together what comes at once, as two engines do.
 func merged(t testing.TB, to, from engine.Queue) {
 	m, spare := segment.NewMerger(64), segment.NewMerger(64)
