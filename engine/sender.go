@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"net/netip"
 	"time"
 
 	"weft/engine/queue"
@@ -41,7 +42,7 @@ type sender struct {
 	larges  int // there are, free or not
 
 	routes *wireguard.Routes // what last was looked up in
-	last   flow
+	last   netip.Addr
 	peer   *peer
 }
 
@@ -126,14 +127,14 @@ func (o *sender) push(now time.Time, n int) {
 // lookup finds the peer that a flow goes to.
 func (o *sender) lookup(f *flow) *peer {
 	routes := o.e.routes.Load()
-	if routes == o.routes && f.to == o.last.to {
+	if routes == o.routes && f.to == o.last {
 		return o.peer
 	}
 	o.peer = nil
 	if wg := routes.Lookup(f.to); wg != nil {
 		o.peer, _ = wg.Owner.(*peer)
 	}
-	o.routes, o.last = routes, *f
+	o.routes, o.last = routes, f.to
 	return o.peer
 }
 

@@ -56,14 +56,18 @@ func SharePort(conn DatagramConn) error {
 	if err != nil {
 		return fmt.Errorf("sharing a UDP port: %w", err)
 	}
-	var optErr error
-	err = raw.Control(func(fd uintptr) {
-		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	})
-	if err = errors.Join(err, optErr); err != nil {
+	if err := reusePort(raw); err != nil {
 		return fmt.Errorf("sharing a UDP port: %w", err)
 	}
 	return nil
+}
+
+func reusePort(raw syscall.RawConn) error {
+	var optErr error
+	err := raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	})
+	return errors.Join(err, optErr)
 }
 
 // SizeUDPBuffers is [SetUDPBuffers] with a size in bytes for each direction.

@@ -31,19 +31,7 @@ func PeerCredentials(conn *net.UnixConn) (Credentials, error) {
 // and wmem_max do not apply; without it they do, and less than asked for
 // is not an error.
 func SetUDPBuffers(conn DatagramConn, bytes int) (receive, send int, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, 0, fmt.Errorf("set UDP buffers to %d bytes: %w", bytes, err)
-	}
-	var recvErr, sendErr error
-	err = raw.Control(func(fd uintptr) {
-		receive, recvErr = setBuffer(int(fd), unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, bytes)
-		send, sendErr = setBuffer(int(fd), unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, bytes)
-	})
-	if err := errors.Join(err, recvErr, sendErr); err != nil {
-		return receive, send, fmt.Errorf("set UDP buffers to %d bytes: %w", bytes, err)
-	}
-	return receive, send, nil
+	return SizeUDPBuffers(conn, bytes, bytes)
 }
 
 func setBuffer(fd, force, plain, bytes int) (granted int, err error) {

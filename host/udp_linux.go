@@ -19,13 +19,6 @@ import (
 // port fails as ever, and does not quietly take half of the first one's senders.
 func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
 	var conns []*net.UDPConn
-	reuse := func(raw syscall.RawConn) error {
-		var optErr error
-		err := raw.Control(func(fd uintptr) {
-			optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-		})
-		return errors.Join(err, optErr)
-	}
 	fail := func(err error) ([]*net.UDPConn, error) {
 		for _, c := range conns {
 			c.Close()
@@ -35,7 +28,7 @@ func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
 	for i := range max(1, n) {
 		var config net.ListenConfig
 		if i > 0 {
-			config.Control = func(_, _ string, raw syscall.RawConn) error { return reuse(raw) }
+			config.Control = func(_, _ string, raw syscall.RawConn) error { return reusePort(raw) }
 		}
 		c, err := config.ListenPacket(context.Background(), network, address)
 		if err != nil {
@@ -44,11 +37,7 @@ func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
 		conns = append(conns, c.(*net.UDPConn))
 		if i == 0 && n > 1 {
 			address = c.LocalAddr().String()
-			raw, err := conns[0].SyscallConn()
-			if err == nil {
-				err = reuse(raw)
-			}
-			if err != nil {
+			if err := SharePort(conns[0]); err != nil {
 				return fail(err)
 			}
 		}
