@@ -170,11 +170,16 @@ func (l *lane) sorted(list [][]byte) []string {
 
 // flows are packets by addresses, protocol, ports and DSCP, in order. Packets of different DSCP may overtake each other: that is
 // what it is for.
+//
+// Wireguard-go at the right end puts TCP in the order of its sequence numbers, and what comes behind UDP without a payload in
+// front of it, where it puts packets together (handleGRO in its tun/offload_linux.go).
 func (l *lane) flows(list [][]byte) map[string][]string {
 	m := map[string][]string{}
 	for _, p := range list {
 		var key string
 		switch {
+		case l.mends && (p[0]>>4 == 4 && (p[9] == protoTCP || len(p) <= 28) || p[0]>>4 == 6 && (p[6] == protoTCP || len(p) <= 48)):
+			continue
 		case p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0 && len(p) >= 24 && (p[9] == protoTCP || p[9] == protoUDP):
 			key = string([]byte{p[9], p[1] >> 2}) + string(p[12:24])
 		case p[0]>>4 == 6 && len(p) >= 44 && (p[6] == protoTCP || p[6] == protoUDP):
