@@ -348,6 +348,9 @@ func (s *crowdSource) Read(buf []byte) (int, error) {
 	}
 }
 
+// ReadFor does not wait as long as it might: no bond asks for it here.
+func (s *crowdSource) ReadFor(buf []byte, _ time.Duration) (int, error) { return s.TryRead(buf) }
+
 func (s *crowdSource) TryRead(buf []byte) (int, error) {
 	if s.closed.Load() {
 		return 0, os.ErrClosed
@@ -432,6 +435,14 @@ func (s *crowdSink) TryRead([]byte) (int, error) {
 
 func (s *crowdSink) Read(buf []byte) (int, error) {
 	<-s.wake
+	return s.TryRead(buf)
+}
+
+func (s *crowdSink) ReadFor(buf []byte, most time.Duration) (int, error) {
+	select {
+	case <-s.wake:
+	case <-time.After(most):
+	}
 	return s.TryRead(buf)
 }
 

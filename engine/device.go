@@ -1,5 +1,7 @@
 package engine
 
+import "time"
+
 // A Device is where the overlay's packets come from and go to: a TUN interface, or a network stack in this process.
 //
 // Packets have a virtio-net header in front (package segment), and may be super-packets in both directions: TCP and UDP
@@ -20,6 +22,8 @@ type Queue interface {
 	// Read waits for a packet and reads it: header and packet, into buf, which has room for ReadSize bytes. Zero without an
 	// error means that it was woken.
 	Read(buf []byte) (int, error)
+	// ReadFor is Read that waits so long at most: zero without an error means that time is over, too.
+	ReadFor(buf []byte, most time.Duration) (int, error)
 	// TryRead is Read without waiting: zero means that there is none.
 	TryRead(buf []byte) (int, error)
 	// Write writes one: header and packet. It never waits: what the other side has no room for is lost, with an error.

@@ -40,11 +40,12 @@ type memTUN struct {
 	out    chan []byte // to the engine
 	in     chan []byte // from the engine
 	closed chan struct{}
+	woken  chan struct{}
 	once   sync.Once
 }
 
 func newMemTUN() *memTUN {
-	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{})}
+	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{}), woken: make(chan struct{}, 1)}
 }
 
 // frame puts a virtio-net header in front.
@@ -59,6 +60,21 @@ func (m *memTUN) Read(buf []byte) (int, error) {
 		return frame(buf, p), nil
 	case <-m.closed:
 		return 0, os.ErrClosed
+	case <-m.woken:
+		return 0, nil
+	}
+}
+
+func (m *memTUN) ReadFor(buf []byte, most time.Duration) (int, error) {
+	select {
+	case p := <-m.out:
+		return frame(buf, p), nil
+	case <-m.closed:
+		return 0, os.ErrClosed
+	case <-m.woken:
+		return 0, nil
+	case <-time.After(most):
+		return 0, nil
 	}
 }
 
@@ -90,7 +106,13 @@ func (m *memTUN) Write(packet []byte) error {
 	return nil
 }
 
-func (m *memTUN) Wake()              {}
+func (m *memTUN) Wake() {
+	select {
+	case m.woken <- struct{}{}:
+	default:
+	}
+}
+
 func (m *memTUN) Name() string       { return "mem" }
 func (m *memTUN) Queues() []Queue    { return []Queue{m} }
 func (m *memTUN) Offloads() Offloads { return Offloads{TCP: true, UDP: true} }

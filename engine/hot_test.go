@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+	"time"
 
 	"weft"
 	"weft/engine/segment"
@@ -107,7 +108,8 @@ type loop struct {
 	packets, bytes int
 }
 
-func (l *loop) Read(b []byte) (int, error) { return l.TryRead(b) }
+func (l *loop) Read(b []byte) (int, error)                     { return l.TryRead(b) }
+func (l *loop) ReadFor(b []byte, _ time.Duration) (int, error) { return l.TryRead(b) }
 func (l *loop) TryRead(b []byte) (int, error) {
 	if l.give == 0 {
 		return 0, nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,17 +58,25 @@ func (g *gate) until(events int16, f func(fd uintptr) bool) error {
 		if f(uintptr(g.fd)) {
 			return nil
 		}
-		if _, err := g.wait(events); err != nil {
+		if _, err := g.wait(events, forever); err != nil {
 			return err
 		}
 	}
 	return net.ErrClosed
 }
 
-// wait waits for events, and tells whether it was woken instead. The lock is held for reading.
-func (g *gate) wait(events int16) (woken bool, err error) {
+// forever is a wait without an end.
+const forever time.Duration = -1
+
+// wait waits for events, as long as most or forever, and tells whether it was woken instead. The lock is held for reading.
+func (g *gate) wait(events int16, most time.Duration) (woken bool, err error) {
 	fds := [2]unix.PollFd{{Fd: int32(g.fd), Events: events}, {Fd: int32(g.event), Events: unix.POLLIN}}
-	if _, err := unix.Poll(fds[:], -1); err != nil && err != unix.EINTR {
+	var end *unix.Timespec
+	if most >= 0 {
+		t := unix.NsecToTimespec(int64(most))
+		end = &t
+	}
+	if _, err := unix.Ppoll(fds[:], end, nil); err != nil && err != unix.EINTR { // poll(2) counts in milliseconds
 		return false, err
 	}
 	return fds[1].Revents != 0, nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +46,14 @@ func (q *TUNQueue) once(buf []byte) (int, syscall.Errno) {
 }
 
 // Read waits for a packet and reads it: header and packet. Zero without an error means that it was woken.
-func (q *TUNQueue) Read(buf []byte) (int, error) {
+func (q *TUNQueue) Read(buf []byte) (int, error) { return q.ReadFor(buf, forever) }
+
+// ReadFor is Read that waits so long at most, if it is not negative. Zero without an error means that time is over, too.
+func (q *TUNQueue) ReadFor(buf []byte, most time.Duration) (int, error) {
+	var end time.Time
+	if most >= 0 {
+		end = time.Now().Add(most)
+	}
 	q.gate.mu.RLock()
 	defer q.gate.mu.RUnlock()
 	for again := 0; ; again++ {
@@ -64,7 +72,11 @@ func (q *TUNQueue) Read(buf []byte) (int, error) {
 		woken := q.woken.Load()
 		var err error
 		if !woken {
-			woken, err = q.gate.wait(unix.POLLIN)
+			left := most
+			if most >= 0 {
+				left = max(0, time.Until(end))
+			}
+			woken, err = q.gate.wait(unix.POLLIN, left)
 		}
 		q.waiting.Store(false)
 		switch {
@@ -74,6 +86,12 @@ func (q *TUNQueue) Read(buf []byte) (int, error) {
 			q.gate.rest()
 			q.woken.Store(false) // behind the rest: who wakes from now on does it anew
 			return 0, nil
+		case most >= 0 && !time.Now().Before(end):
+			n, errno := q.once(buf) // it may have come with the end
+			if errno == unix.EAGAIN {
+				return 0, nil
+			}
+			return n, q.failure(errno)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -65,13 +66,16 @@ func (d *port) Close() error {
 func (d *port) Wake() { d.link.interrupt() }
 
 // Read waits for a packet that the stack sends.
-func (d *port) Read(buf []byte) (int, error) { return d.read(buf, true) }
+func (d *port) Read(buf []byte) (int, error) { return d.read(buf, forever) }
+
+// ReadFor waits so long at most.
+func (d *port) ReadFor(buf []byte, most time.Duration) (int, error) { return d.read(buf, max(0, most)) }
 
 // TryRead does not wait.
-func (d *port) TryRead(buf []byte) (int, error) { return d.read(buf, false) }
+func (d *port) TryRead(buf []byte) (int, error) { return d.read(buf, 0) }
 
-func (d *port) read(buf []byte, wait bool) (int, error) {
-	p, err := d.link.take(wait)
+func (d *port) read(buf []byte, most time.Duration) (int, error) {
+	p, err := d.link.take(most)
 	if p == nil {
 		return 0, err
 	}

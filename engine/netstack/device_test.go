@@ -323,3 +323,26 @@ func TestAReadThatWaitsEndsWithTheDevice(t *testing.T) {
 		t.Errorf("it has the name %q", name)
 	}
 }
+
+func TestAReadForEndsWithItsTimeOrWithAPacket(t *testing.T) {
+	dev, _ := newStack(t, addrA4)
+	q, buf := dev.Queues()[0], make([]byte, engine.ReadSize)
+	for range 3 {
+		began := time.Now()
+		if n, err := q.ReadFor(buf, 20*time.Millisecond); n != 0 || err != nil {
+			t.Errorf("nothing came, and it gave %d, %v", n, err)
+		}
+		if took := time.Since(began); took < 20*time.Millisecond {
+			t.Errorf("it ended after %v", took)
+		}
+	}
+	q.Wake()
+	began := time.Now()
+	if n, err := q.ReadFor(buf, time.Hour); n != 0 || err != nil || time.Since(began) > patience {
+		t.Errorf("woken, it gave %d, %v after %v", n, err, time.Since(began))
+	}
+	dev.Close()
+	if _, err := q.ReadFor(buf, time.Hour); err == nil {
+		t.Error("a closed device is read from")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -30,7 +31,12 @@ type link struct {
 	head, n    int
 	bytes      int
 	woken, end bool
+	timer      *time.Timer // ends a wait that has an end
+	late       bool        // it has
 }
+
+// forever is a wait without an end.
+const forever time.Duration = -1
 
 var (
 	_ stack.LinkEndpoint = (*link)(nil)
@@ -68,13 +74,20 @@ func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
 	return queued, nil
 }
 
-// take takes the first packet, which is then the caller's. Nil without an error means that there is none, or that the
-// wait for one was ended.
-func (l *link) take(wait bool) (*stack.PacketBuffer, error) {
+// take takes the first packet, which is then the caller's, and waits for one so long at most, or forever. Nil without an
+// error means that there is none, or that the wait was ended.
+func (l *link) take(most time.Duration) (*stack.PacketBuffer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for wait && l.n == 0 && !l.woken && !l.end {
-		l.wake.Wait()
+	wait := most != 0
+	if wait && l.n == 0 && !l.woken && !l.end {
+		if l.late = false; most > 0 {
+			l.alarm(most)
+			defer l.timer.Stop()
+		}
+		for l.n == 0 && !l.woken && !l.end && !l.late {
+			l.wake.Wait()
+		}
 	}
 	switch {
 	case l.end:
@@ -89,6 +102,20 @@ func (l *link) take(wait bool) (*stack.PacketBuffer, error) {
 	l.n--
 	l.bytes -= p.Size()
 	return p, nil
+}
+
+// alarm has a wait end after some time. One that was set for an earlier wait ends this one at worst: who waits looks again.
+func (l *link) alarm(most time.Duration) {
+	if l.timer != nil {
+		l.timer.Reset(most)
+		return
+	}
+	l.timer = time.AfterFunc(most, func() {
+		l.mu.Lock()
+		l.late = true
+		l.mu.Unlock()
+		l.wake.Signal()
+	})
 }
 
 // interrupt ends the wait for a packet, or else the next.

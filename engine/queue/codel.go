@@ -29,7 +29,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 		for c.dropping && now >= c.next {
 			c.count++
 			if q.congested(&it) {
-				c.next = c.control(c.next)
+				c.next = q.control(c, c.next)
 				return it, true
 			}
 			if f.head == none {
@@ -40,7 +40,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 			if late = q.late(now, c, f, it); !late {
 				c.dropping = false
 			} else {
-				c.next = c.control(c.next)
+				c.next = q.control(c, c.next)
 			}
 		}
 		return it, true
@@ -51,11 +51,11 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 	// A row that begins soon after the last one goes on about where that one was (RFC 8289 section 5.6).
 	recent := c.count - c.last
 	c.dropping, c.count = true, 1
-	if recent > 1 && now-c.next < 16*instant(Interval) {
+	if recent > 1 && now-c.next < 16*q.interval {
 		c.count = recent
 	}
 	c.last = c.count
-	c.next = c.control(now)
+	c.next = q.control(c, now)
 	if q.congested(&it) {
 		return it, true
 	}
@@ -83,10 +83,10 @@ func (q *Queue[T]) congested(it *Item[T]) bool {
 // is never too long.
 func (q *Queue[T]) late(now instant, c *codel, f *flow, it Item[T]) bool {
 	switch {
-	case now-it.at < instant(Target) || f.bytes < Quantum:
+	case now-it.at < q.target || f.bytes < Quantum:
 		c.above = 0
 	case c.above == 0:
-		c.above = now + instant(Interval)
+		c.above = now + q.interval
 	default:
 		return now >= c.above
 	}
@@ -94,6 +94,6 @@ func (q *Queue[T]) late(now instant, c *codel, f *flow, it Item[T]) bool {
 }
 
 // control is when to drop next: ever sooner, by the square root of how often it was done (RFC 8289 section 5.3).
-func (c *codel) control(t instant) instant {
-	return t + instant(float64(Interval)/math.Sqrt(float64(c.count)))
+func (q *Queue[T]) control(c *codel, t instant) instant {
+	return t + instant(float64(q.interval)/math.Sqrt(float64(c.count)))
 }

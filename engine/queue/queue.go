@@ -104,6 +104,8 @@ type Queue[T any] struct {
 	drop    func(T)
 	epoch   time.Time // of instants
 	stats   Stats
+
+	target, interval instant // CoDel's
 }
 
 // Stats counts what became of packets.
@@ -127,7 +129,8 @@ type class struct {
 // New makes a Queue that holds at most limit bytes, and calls drop for each packet that is given up; nil: nobody wants
 // to know. It holds packets packets at most, for which it takes memory now.
 func New[T any](limit, packets int, drop func(T)) *Queue[T] {
-	q := &Queue[T]{limit: limit, drop: drop, nodes: make([]node[T], packets), turns: newTurns(packets), free: none}
+	q := &Queue[T]{limit: limit, drop: drop, nodes: make([]node[T], packets), turns: newTurns(packets), free: none,
+		target: instant(Target), interval: instant(Interval)}
 	if drop == nil {
 		q.drop = func(T) {}
 	}
@@ -135,6 +138,12 @@ func New[T any](limit, packets int, drop func(T)) *Queue[T] {
 		q.nodes[i].next, q.free = q.free, int32(i)
 	}
 	return q
+}
+
+// SetTarget has CoDel leave so much standing, and look at it for so long, in place of [Target] and [Interval]: for a queue in
+// front of paths that need more to be kept busy (RFC 8289 section 4.3 has both follow the round-trip time).
+func (q *Queue[T]) SetTarget(target, interval time.Duration) {
+	q.target, q.interval = instant(target), instant(interval)
 }
 
 // Len is how many packets wait.
