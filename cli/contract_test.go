@@ -97,6 +97,8 @@ func fields(t reflect.Type, path string, optional bool) []field {
 		return []field{{path, "string", optional}}
 	case t.Kind() == reflect.Slice:
 		return append([]field{{path, "list", optional}}, fields(t.Elem(), path+"[]", false)...)
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.String: // of words by names that are not for us to know
+		return []field{{path, "object", optional}}
 	case t.Kind() != reflect.Struct:
 		panic("no document has a " + t.String())
 	}
@@ -266,6 +268,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"set", "weft set", ExitOK},
 		{"set endpoints=203.0.113.7:41641,[2001:db8::7]:41641", "weft set", ExitOK},
 		{"set endpoints=", "weft set", ExitOK},
+		{"set bond=redundant bond.ann=off redundant=dscp:ef,udp:5004 congestion=cubic", "weft set", ExitOK},
 		{"down", "weft down", ExitOK},
 		{"down", "weft down", ExitOK},
 		{"status", "weft status", ExitFailed},
@@ -434,7 +437,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.start(srv.first)
 	n.connected()
 	show := func() string { return n.run("set").out }
-	if got := show(); got != "dns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\n" {
+	if got := show(); got != "bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\nredundant=\n" {
 		t.Errorf("at first the settings are %q", got)
 	}
 	auto := n.status().Self.Port
@@ -445,7 +448,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("setting what is set began anew: port %d became %d", auto, got.Self.Port)
 	}
 	port := freePort(t)
-	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("dns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\n", port) {
+	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\nredundant=\n", port) {
 		t.Fatalf("%+v", r)
 	}
 	n.connected()

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weft"
+	"weft/engine"
 	"weft/node"
 )
 
@@ -21,6 +24,7 @@ type setting struct {
 }
 
 var settings = map[string]setting{
+	"bond": bondSetting, "congestion": congestionSetting, "redundant": redundantSetting,
 	"port": {
 		help: "UDP port, 1 to 65535; auto takes one that is free, and keeps it",
 		get: func(s node.Settings) string {
@@ -135,14 +139,17 @@ func (a *app) setCommand() *cobra.Command {
 		Use:   "set [KEY=VALUE]...",
 		Short: "Change settings, or show them",
 		Long: "Change the settings that are named and leave the others as they are; all of them or none. Without arguments: show them.\n\n" +
-			help.String(),
+			help.String() + "\n  bond.NAME  the same as bond, with one peer; empty for what bond says. Changes of bonding interrupt nothing.",
 		RunE: func(c *cobra.Command, list []string) error {
 			change := func(s *node.Settings) error {
 				for _, arg := range list {
 					k, v, ok := strings.Cut(arg, "=")
 					x, known := settings[k]
+					if !known {
+						x, known = bondWith(k)
+					}
 					if !ok || !known {
-						return usagef("%s is no setting: give KEY=VALUE, where KEY is one of %s", quote(arg), strings.Join(settingNames(), ", "))
+						return usagef("%s is no setting: give KEY=VALUE, where KEY is one of %s, %sNAME", quote(arg), strings.Join(settingNames(), ", "), bondPrefix)
 					}
 					if err := x.set(s, v); err != nil {
 						return usageError{err}
@@ -166,9 +173,7 @@ func (a *app) setCommand() *cobra.Command {
 				}
 			}
 			if a.json {
-				if s.Endpoints == nil {
-					s.Endpoints = []netip.AddrPort{} // a list, also when there are none
-				}
+				explicit(&s)
 				return a.printJSON(struct {
 					Schema int `json:"schema_version"`
 					node.Settings
@@ -176,10 +181,29 @@ func (a *app) setCommand() *cobra.Command {
 			}
 			for _, k := range settingNames() {
 				fmt.Fprintf(a.out, "%s=%s\n", k, settings[k].get(s))
+				if k == "bond" {
+					for _, name := range slices.Sorted(maps.Keys(s.BondPeers)) {
+						fmt.Fprintf(a.out, "%s%s=%s\n", bondPrefix, name, s.BondPeers[name])
+					}
+				}
 			}
 			return nil
 		},
 	}
+}
+
+// explicit writes defaults out, and lists that are empty as such, for who reads a document.
+func explicit(s *node.Settings) {
+	if s.Endpoints == nil {
+		s.Endpoints = []netip.AddrPort{}
+	}
+	if s.Redundant == nil {
+		s.Redundant = []engine.BondRule{}
+	}
+	if s.BondPeers == nil {
+		s.BondPeers = map[string]string{}
+	}
+	s.Bond, s.Congestion = s.BondFor(""), s.CongestionOr()
 }
 
 func settingNames() []string {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -30,7 +31,8 @@ type Config struct {
 	TUN      string // name of the interface
 	// Links names the interfaces to reach peers by; none: those that lead somewhere, if there are several.
 	Links     []string
-	Userspace bool // no interface: a network stack of our own behind a proxy
+	Metrics   map[string]int // of Links; a higher one carries data only when no lower one does; absent: 0
+	Userspace bool           // no interface: a network stack of our own behind a proxy
 	Proxy     ProxyConfig
 	MTU       int // as Settings.MTU, which it is written to; 0 leaves that as it is
 	Logger    *slog.Logger
@@ -253,7 +255,7 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 		effective.Port = settings.Kept
 	}
 	cfg := meshConfig{
-		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Links: d.cfg.Links, Logger: d.log,
+		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Links: d.cfg.Links, Metrics: d.cfg.Metrics, Logger: d.log,
 		Say: d.outbox.put, NetworkChanged: d.outbox.kick,
 	}
 	me, err := newMesh(cfg, m)
@@ -434,7 +436,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 
 // SetSettings stores settings and acts on them.
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
-	if err := checkMTU(s.MTU); err != nil {
+	if err := errors.Join(checkMTU(s.MTU), s.checkBond()); err != nil {
 		return err
 	}
 	return d.do(ctx, func() error {
@@ -447,6 +449,10 @@ func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
 			return err
 		}
 		d.log.Info("settings changed", "old", old, "new", s)
+		if s.sameNetwork(old) && d.mesh != nil {
+			d.mesh.ask(ctx, func(now time.Time) { d.mesh.setBonding(now, s) })
+			return nil
+		}
 		d.stopAll()
 		d.start()
 		return nil

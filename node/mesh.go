@@ -51,7 +51,8 @@ type meshConfig struct {
 	Settings Settings
 	Device   *device
 	StateDir string
-	Links    []string // names of interfaces; none: those that lead somewhere
+	Links    []string       // names of interfaces; none: those that lead somewhere
+	Metrics  map[string]int // of links by the names of their interfaces: as in Config
 	Logger   *slog.Logger
 	// Say is called with what the coordinator should know, on every change of it; NetworkChanged when the
 	// connection to it may have gone without a word.

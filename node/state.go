@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"weft"
+	"weft/engine"
 	"weft/host"
 	"weft/key"
 	"weft/wire"
@@ -62,12 +63,21 @@ type Settings struct {
 	NoDNS     bool             `json:"no_dns"`     // leave the system's resolver alone
 	NoPortMap bool             `json:"no_portmap"` // do not ask the router to pass the port on
 	MTU       int              `json:"mtu"`        // of the overlay's interface, in bytes; 0 is engine.MTU
+	// Bond is one of BondModes, BondPeers the same for peers by name, where it is another; "" is the first. Redundant are
+	// the packets that go by two paths whatever the mode is; Congestion is one of BondControls.
+	Bond       string            `json:"bond"`
+	BondPeers  map[string]string `json:"bond_peers"`
+	Redundant  []engine.BondRule `json:"redundant"`
+	Congestion string            `json:"congestion"`
 	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
 	Kept uint16 `json:"kept_port,omitempty"`
 }
 
 // Equal compares every field that is for somebody to set.
-func (s Settings) Equal(o Settings) bool {
+func (s Settings) Equal(o Settings) bool { return s.sameNetwork(o) && s.sameBond(o) }
+
+// sameNetwork compares what takes a new start of the network to change.
+func (s Settings) sameNetwork(o Settings) bool {
 	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && s.NoPortMap == o.NoPortMap &&
 		s.MTU == o.MTU && slices.Equal(s.Endpoints, o.Endpoints)
 }
