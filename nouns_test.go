@@ -34,7 +34,8 @@ func TestKindsAndMethodsComeBackFromTheirText(t *testing.T) {
 		}
 	}
 	methods := map[weft.Method]string{
-		weft.NoMethod: "none", weft.RelayStream: "relay-stream", weft.RelayUDP: "relay-udp", weft.Direct: "direct",
+		weft.NoMethod: "none", weft.RelayStream: "relay-stream", weft.RelayUDP: "relay-udp",
+		weft.DirectTCP: "direct-tcp", weft.Direct: "direct",
 	}
 	for m, want := range methods {
 		text, err := m.MarshalText()

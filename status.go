@@ -103,7 +103,7 @@ const (
 // Kind sums a method up.
 func (m Method) Kind() PathKind {
 	switch {
-	case m == Direct:
+	case m == Direct || m == DirectTCP:
 		return PathDirect
 	case m.Relayed():
 		return PathRelay

@@ -33,7 +33,7 @@ func documents() map[string]any {
 			Schema: weft.SchemaVersion, Version: "1.2.3", State: weft.Running,
 			Self: weft.SelfStatus{
 				ID: 7, Name: "web", FQDN: "web.weft.internal", Key: "nodekey:x", Addrs: addrs,
-				Candidates: []weft.Candidate{{Addr: endpoint, Kind: weft.ServerReflexive, Link: 2}},
+				Candidates: []weft.Candidate{{Addr: endpoint, Kind: weft.ServerReflexive, Link: 2, TCP: true}},
 				Interface:  "weft0", Userspace: true, Proxy: "127.0.0.1:1080", Port: 41641,
 				Links:  []weft.LinkStatus{{ID: 2, Interface: "eth1", Port: 41641, NAT: nat}},
 				Relays: []weft.RelayStatus{{ID: 1, Name: "home", UDP: true, Stream: true, Addr: endpoint, RTTms: 1.5, Error: "e"}},

@@ -106,6 +106,8 @@ type Candidate struct {
 	Addr netip.AddrPort `json:"addr"`
 	Kind CandidateKind  `json:"kind"`
 	Link LinkID         `json:"link,omitempty"`
+	// TCP says that the node takes TCP connections of its peers there, too.
+	TCP bool `json:"tcp,omitempty"`
 }
 
 // A Method is how a datagram gets to a peer.
@@ -116,10 +118,11 @@ const (
 	NoMethod Method = iota
 	RelayStream
 	RelayUDP
-	Direct
+	DirectTCP // a TCP connection between the two nodes
+	Direct    // UDP
 )
 
-var methodNames = [...]string{"none", "relay-stream", "relay-udp", "direct"}
+var methodNames = [...]string{"none", "relay-stream", "relay-udp", "direct-tcp", "direct"}
 
 // String is the method's name as weft status prints it.
 func (m Method) String() string {
@@ -145,13 +148,16 @@ func (m *Method) UnmarshalText(b []byte) error {
 // Relayed reports whether a relay carries the datagrams.
 func (m Method) Relayed() bool { return m == RelayUDP || m == RelayStream }
 
+// Streamed reports whether the datagrams go by a stream, which repeats what is lost below it.
+func (m Method) Streamed() bool { return m == RelayStream || m == DirectTCP }
+
 // A Via is one way to a peer: the 5-tuple of a direct path, or a relay and how it is spoken to. It is
 // comparable; the zero Via leads nowhere.
 type Via struct {
 	Method Method
 	Link   LinkID         // the link of ours that it leaves by
 	Relay  RelayID        // of a relayed path
-	Addr   netip.AddrPort // of a direct path: where the peer is
+	Addr   netip.AddrPort // of a direct path: where the peer is; of a TCP connection its other end
 }
 
 // DirectVia is the direct path to an address by a link. An IPv4-mapped IPv6 address is unmapped, so that one
@@ -160,11 +166,18 @@ func DirectVia(link LinkID, addr netip.AddrPort) Via {
 	return Via{Method: Direct, Link: link, Addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}
 }
 
+// TCPVia is a TCP connection by a link, with its other end.
+func TCPVia(link LinkID, addr netip.AddrPort) Via {
+	v := DirectVia(link, addr)
+	v.Method = DirectTCP
+	return v
+}
+
 // String is what a log and weft status show.
 func (v Via) String() string {
 	switch {
-	case v.Method == Direct:
-		return "direct " + v.Addr.String()
+	case v.Method == Direct || v.Method == DirectTCP:
+		return v.Method.String() + " " + v.Addr.String()
 	case v.Method.Relayed():
 		return fmt.Sprintf("%s #%d", v.Method, v.Relay)
 	}

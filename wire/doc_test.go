@@ -126,6 +126,8 @@ func TestTheDocumentKnowsTheKindsAndLengths(t *testing.T) {
 		fmt.Sprintf("| %d | Bound | relay |", StreamBound), fmt.Sprintf("| %d | Refused | relay |", StreamRefused),
 		fmt.Sprintf("| %d | Data | both |", StreamData), fmt.Sprintf("| %d | Ping | both |", StreamPing),
 		fmt.Sprintf("| %d | Pong | both |", StreamPong),
+		fmt.Sprintf("| %d | Hello | who connects |", KindHello), fmt.Sprintf("| %d | Welcome | who listens |", KindWelcome),
+		fmt.Sprintf("| %d | Confirm | who connects |", KindConfirm), fmt.Sprintf("of %d bytes each", GreetingSize),
 		"`" + ControlPath + "`", "`" + RelayPath + "`", "`" + ControlProto + "`", "`" + RelayProto + "`",
 		"`" + peerPurpose + "`", "`" + relayPurpose + "`", strconv.Quote(strings.TrimSuffix(ticketContext, "\x00")) + " 00`",
 		fmt.Sprintf("(at most %d)", MaxCandidates), fmt.Sprintf("(at most %d)", MaxReports), "`" + TokenPrefix + "`",

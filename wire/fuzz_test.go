@@ -121,7 +121,7 @@ func canonical(b []byte, m PeerMessage) bool {
 		return b[1] == 0 && !mappedZeros
 	case Candidates:
 		for i := range m.List {
-			if b[12+i*candidateSize+addrSize+1] != 0 {
+			if b[12+i*candidateSize+addrSize+1]&^candidateTCP != 0 {
 				return false
 			}
 		}

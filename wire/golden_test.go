@@ -45,7 +45,19 @@ func goldens() []golden {
 		signed = SignTicket(nil, ticket, signing)
 		token  = fixedToken()
 		relays = Token{URL: "http://192.0.2.1", Server: serverS.Public(), Secret: token.Secret, Relay: true}
+
+		hello   = Greeting{Kind: KindHello, Time: 1790000000123456789, Token: tx, Link: 0x0102}
+		welcome = Greeting{Kind: KindWelcome, Answers: tx, Token: TxID(nonce), Link: 3}
+		confirm = Greeting{Kind: KindConfirm, Answers: TxID(nonce), Link: 0x0102}
 	)
+	greeting := func(k Kind) func(b []byte) (any, error) {
+		return func(b []byte) (any, error) {
+			if id, err := GreetingSender(b, k); err != nil || id != 7 {
+				return nil, fmt.Errorf("from %d: %w", id, err)
+			}
+			return OpenGreeting(b, k, boxBA)
+		}
+	}
 	plain := func(b []byte) (any, error) { return ParsePeerMessage(b) }
 	sealed := func(b []byte) (any, error) {
 		if id, err := PeerSender(b); err != nil || id != 7 {
@@ -67,6 +79,9 @@ func goldens() []golden {
 			{Addr: v4, Kind: weft.Host, Link: 2}, {Addr: v6, Kind: weft.PeerReflexive, Link: 0x0102},
 		}}},
 		{"candidates-none", Candidates{Session: 1, Seq: 1}},
+		{"candidates-tcp", Candidates{Session: 1, Seq: 1, List: []weft.Candidate{
+			{Addr: v4, Kind: weft.Static, Link: 2, TCP: true}, {Addr: v6, Kind: weft.Host},
+		}}},
 		{"candidates-nat", Candidates{
 			Session: 1, Seq: 1, HeardSession: 0xDEADBEEF, HeardSeq: 2, List: []weft.Candidate{{Addr: v4, Kind: weft.ServerReflexive}},
 			NAT: weft.NAT{Mapping: weft.AddressDependentMapping, Filtering: weft.AddressAndPortDependentFiltering,
@@ -147,6 +162,9 @@ func goldens() []golden {
 			typ, n, err := ParseStreamHeader(b)
 			return []any{typ, n, Refusal(b[len(b)-1])}, err
 		}, []any{StreamRefused, 1, RefusedFull}},
+		golden{"greeting-hello", PeerPrefix, AppendGreeting(nil, boxAB, 7, hello), greeting(KindHello), hello},
+		golden{"greeting-welcome", PeerPrefix, AppendGreeting(nil, boxAB, 7, welcome), greeting(KindWelcome), welcome},
+		golden{"greeting-confirm", PeerPrefix, AppendGreeting(nil, boxAB, 7, confirm), greeting(KindConfirm), confirm},
 		golden{"token", -1, []byte(token.String()), asToken, token},
 		golden{"token-relay", -1, []byte(relays.String()), asToken, relays},
 	)

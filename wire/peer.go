@@ -119,15 +119,19 @@ const MaxCandidates = 32
 
 const candidateSize = addrSize + 1 + 1 + 2
 
+// candidateTCP is the flag of a candidate that takes TCP.
+const candidateTCP = 1
+
 // Candidates tells the peer where the sender may be reached; it replaces what was told before.
 //
 //	| 3 | flags | count (1) | 0 | session (4) | sequence (4) |
-//	count times: | address (16) | port (2) | kind (1) | 0 | link (2) |
+//	count times: | address (16) | port (2) | kind (1) | flags (1) | link (2) |
 //	| heard session (4) | heard sequence (4) |
 //	| mapping (1) | filtering (1) | allocation (1) | hairpin (1) | step (2) | known (2) |
 //
 // Session is drawn anew when the sender starts; within it, a lower sequence is stale. The first flag asks the
-// receiver to answer with its own. Candidates that nothing can be sent to, or of a kind that this version does
+// receiver to answer with its own. The first flag of a candidate says that the sender takes TCP connections there, too
+// ([Hello]); earlier versions send zero and do not look at it. Candidates that nothing can be sent to, or of a kind that this version does
 // not know, are passed over, by the sender and by the receiver. Heard are session and sequence of the last
 // Candidates that the sender has from the receiver, zeros if none: the receiver knows by it that the sender is
 // sending to its addresses too. So it does by known, the [Digest] of those addresses at the receiver's NAT that the
@@ -179,7 +183,7 @@ func (c Candidates) append(dst []byte) []byte {
 		if !ok || n == MaxCandidates {
 			continue
 		}
-		dst = append(appendAddr(dst, x.Addr), byte(x.Kind), 0)
+		dst = append(appendAddr(dst, x.Addr), byte(x.Kind), tcpFlag(x.TCP))
 		dst = binary.BigEndian.AppendUint16(dst, uint16(x.Link))
 		n++
 	}
@@ -187,6 +191,13 @@ func (c Candidates) append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, c.HeardSession)
 	dst = binary.BigEndian.AppendUint32(dst, c.HeardSeq)
 	return binary.BigEndian.AppendUint16(appendNAT(dst, c.NAT), c.Known)
+}
+
+func tcpFlag(b bool) byte {
+	if b {
+		return candidateTCP
+	}
+	return 0
 }
 
 // candidatesTail is the length of what follows the list.
@@ -324,6 +335,7 @@ func parseCandidates(b []byte) (PeerMessage, error) {
 			Addr: parseAddr(at),
 			Kind: weft.CandidateKind(at[addrSize]),
 			Link: weft.LinkID(binary.BigEndian.Uint16(at[addrSize+2:])),
+			TCP:  at[addrSize+1]&candidateTCP != 0,
 		})
 		if ok {
 			c.List = append(c.List, x)

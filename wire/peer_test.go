@@ -19,6 +19,7 @@ func someCandidate() *rapid.Generator[weft.Candidate] {
 			Addr: someUnderlayAddr().Draw(t, "address"),
 			Kind: weft.CandidateKind(rapid.Uint8Range(uint8(weft.Host), uint8(weft.PeerReflexive)).Draw(t, "kind")),
 			Link: weft.LinkID(rapid.Uint16().Draw(t, "link")),
+			TCP:  rapid.Bool().Draw(t, "takes TCP"),
 		}
 	})
 }
