@@ -97,6 +97,7 @@ type Lab struct {
 	nets4     int       // 192.168.x.0/24 handed out
 	routed4   int       // /28 handed out
 	routed6   int       // /64 handed out
+	lines     int       // laid to further legs of hosts
 	closed    bool
 
 	closeOnce sync.Once

@@ -34,6 +34,8 @@ type Network struct {
 	hosts  []*Host
 	number int                 // the last address given, counted from the prefix's first
 	taken  map[netip.Addr]bool // those that callers chose, and what is not the next in turn
+	legs   []*Leg              // further legs of hosts
+	single bool                // everybody sends packets one by one
 }
 
 // Host is a namespace with one leg on a network. Programs run in it: see [Host.Command].
@@ -48,6 +50,7 @@ type Host struct {
 	on           *Network
 	addr4, addr6 netip.Addr
 	cable        *cable // its leg, where that is impaired
+	legs         []*Leg // those that it has besides
 }
 
 // HostOption changes how a host or router is made.
@@ -59,6 +62,9 @@ type hostConfig struct {
 	pool  int
 	hops  uint8
 	link  *vnet.LinkConfig
+	// Of further legs:
+	line   *[2]vnet.LinkConfig // on the way out, on the way in
+	metric int
 }
 
 // WithIPv6 gives a host a global IPv6 address beside its IPv4 address, and a router a /64 of its
@@ -172,6 +178,9 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 		err = h.lay(*config.link)
 	} else {
 		lines = append([]string{"link add " + h.link + " type veth peer name " + h.peer + " netns " + n.gateway}, lines...)
+		if n.single {
+			lines = append(lines, "link set "+h.link+" gso_max_segs 1")
+		}
 	}
 	if err != nil {
 		return err

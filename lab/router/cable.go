@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -24,22 +25,22 @@ func NewCable(l vnet.LinkConfig, seed uint64, out func(Leg, []byte)) (*Cable, er
 }
 
 // SetLink changes what it does to frames. What is under way arrives when it would have.
-func (c *Cable) SetLink(l vnet.LinkConfig) error {
-	if err := l.Check(); err != nil {
+func (c *Cable) SetLink(l vnet.LinkConfig) error { return c.SetLinks(l, l) }
+
+// SetLinks is SetLink with a configuration for each direction: outwards, and inwards.
+func (c *Cable) SetLinks(out, in vnet.LinkConfig) error {
+	if err := errors.Join(out.Check(), in.Check()); err != nil {
 		return err
 	}
-	for i := range c.wires {
-		c.wires[i].link = l
-	}
+	c.wires[Inside].link, c.wires[Outside].link = out, in
 	return nil
 }
 
 // SetUp plugs it in, or pulls it out.
-func (c *Cable) SetUp(up bool) {
-	for i := range c.wires {
-		c.wires[i].down = !up
-	}
-}
+func (c *Cable) SetUp(up bool) { c.SetCut(!up, !up) }
+
+// SetCut lets nothing pass outwards, or inwards, or lets it pass again. What is under way arrives.
+func (c *Cable) SetCut(out, in bool) { c.wires[Inside].down, c.wires[Outside].down = out, in }
 
 // Handle takes a frame that came in by a leg, and keeps nothing of it.
 func (c *Cable) Handle(now time.Time, from Leg, frame []byte) {

@@ -35,8 +35,8 @@ func (c LinkConfig) Check() error {
 	return nil
 }
 
-// queueBytes is the queue in bytes.
-func (c LinkConfig) queueBytes() float64 {
+// QueueBytes is the queue in bytes.
+func (c LinkConfig) QueueBytes() float64 {
 	if c.Queue > 0 {
 		return float64(c.Queue)
 	}
@@ -116,7 +116,7 @@ func (l *plug) crossing(p *packet, up bool) (time.Duration, Verdict) {
 	if c.Rate > 0 {
 		waiting := max(way.busy-n.now, 0)
 		size := float64(p.size())
-		if waiting.Seconds()*c.Rate/8+size > c.queueBytes() {
+		if waiting.Seconds()*c.Rate/8+size > c.QueueBytes() {
 			return 0, DropQueue
 		}
 		at += waiting + time.Duration(size*8/c.Rate*float64(time.Second))
