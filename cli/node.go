@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -41,8 +40,9 @@ that listen on 127.0.0.1. The proxy's user is "weft"; its password is in the fil
 directory, or what $WEFT_PROXY_PASSWORD or --proxy-password-file say. Without root, the daemon's socket is then
 weft.sock in the state directory; name it to the other commands with --socket.
 
-A machine with several uplinks reaches peers by each, and goes on by another when one fails. Which they are it finds out:
-interfaces with a default route or a public address. With --link, they are those that are named, and no others are used.
+A machine with several uplinks reaches peers by all of them at once, and goes on by the others when one fails. Which they
+are it finds out: interfaces with a default route or a public address. With --link, they are those that are named, and no
+others are used; one with a higher METRIC carries data only while none with a lower one works, and none is 0.
 
 Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start or the server refuses the token. A
 server that is not reached is tried again, for as long as it takes.`,
@@ -58,7 +58,7 @@ server that is not reached is tried again, for as long as it takes.`,
 			if err := checkNodeFlags(cfg); err != nil {
 				return err
 			}
-			if cfg.Links, err = parseLinks(links); err != nil {
+			if cfg.Links, cfg.Metrics, err = parseLinks(links); err != nil {
 				return err
 			}
 			if cfg.StateDir == "" {
@@ -91,43 +91,37 @@ server that is not reached is tried again, for as long as it takes.`,
 	f.StringVar(&cfg.Name, "name", "", "name to join under (default the host's)")
 	f.StringVar(&cfg.TUN, "tun", "weft0", "name of the network interface")
 	f.IntVar(&mtu, "mtu", 0, "longest packet of the network's interface, in bytes: as weft set mtu=, and kept like that")
-	f.StringArrayVar(&links, "link", nil, "interface to reach peers by, IFACE[:METRIC], the lowest metric first; repeat it for several (default all that lead out)")
+	f.StringArrayVar(&links, "link", nil, "interface to reach peers by, IFACE[:METRIC], the lowest metric first, none is 0; repeat it for several (default all that lead out)")
 	f.BoolVar(&cfg.Userspace, "userspace", false, "no network interface: a proxy on loopback instead")
 	f.StringVar(&cfg.Proxy.Listen, "proxy", "127.0.0.1:1055", "address of the proxy in userspace mode")
 	f.StringVar(&passwordFile, "proxy-password-file", "", "file with the proxy's password")
 	return c
 }
 
-// parseLinks reads IFACE[:METRIC] of --link and returns the names, lowest metric first, those without one last.
-func parseLinks(list []string) ([]string, error) {
-	type link struct {
-		name   string
-		metric uint64
-	}
-	var links []link
+// parseLinks reads IFACE[:METRIC] of --link and returns the names, lowest metric first, and their metrics: 0 without one, as
+// of a route.
+func parseLinks(list []string) (names []string, metrics map[string]int, err error) {
 	for _, s := range list {
 		name, text, has := strings.Cut(s, ":")
-		l := link{name, math.MaxUint32}
+		var metric uint64
 		if n := len(name); n == 0 || n > maxInterfaceName || strings.ContainsAny(name, "/% \t\n") || strings.Trim(name, ".") == "" {
-			return nil, usagef("--link: %q names no interface: give IFACE or IFACE:METRIC, for example eth0:10", s)
+			return nil, nil, usagef("--link: %q names no interface: give IFACE or IFACE:METRIC, for example eth0:10", s)
 		}
 		if has {
-			var err error
-			if l.metric, err = strconv.ParseUint(text, 10, 32); err != nil {
-				return nil, usagef("--link: %q is no metric: give a number, the lower the better, for example %s:10", text, name)
+			if metric, err = strconv.ParseUint(text, 10, 32); err != nil {
+				return nil, nil, usagef("--link: %q is no metric: give a number, the lower the better, for example %s:10", text, name)
 			}
 		}
-		if slices.ContainsFunc(links, func(o link) bool { return o.name == name }) {
-			return nil, usagef("--link: %s is named twice: name each interface once", name)
+		if slices.Contains(names, name) {
+			return nil, nil, usagef("--link: %s is named twice: name each interface once", name)
 		}
-		links = append(links, l)
+		if metrics == nil {
+			metrics = map[string]int{}
+		}
+		names, metrics[name] = append(names, name), int(metric)
 	}
-	slices.SortStableFunc(links, func(a, b link) int { return cmp.Compare(a.metric, b.metric) })
-	var names []string
-	for _, l := range links {
-		names = append(names, l.name)
-	}
-	return names, nil
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(metrics[a], metrics[b]) })
+	return names, metrics, nil
 }
 
 // checkNodeFlags finds what can be nothing but a slip of the pen.
