@@ -118,7 +118,7 @@ func canonical(b []byte, m PeerMessage) bool {
 	case Ping:
 		return b[1] == 0 && zero(b[12:])
 	case Pong:
-		return b[1] == 0 && !mappedZeros
+		return !mappedZeros
 	case Candidates:
 		for i := range m.List {
 			if b[12+i*candidateSize+addrSize+1]&^candidateTCP != 0 {
@@ -136,6 +136,8 @@ func canonical(b []byte, m PeerMessage) bool {
 			}
 		}
 		return b[1] == 0 && b[3] == 0
+	case Uplinks:
+		return b[1] == 0
 	case Report:
 		for i := range m.Paths {
 			if !zero(b[4+i*reportSize+2:][:2]) {

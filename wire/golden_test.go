@@ -95,6 +95,8 @@ func goldens() []golden {
 			{Link: 1, NAT: weft.NAT{Mapping: weft.EndpointIndependentMapping, Filtering: weft.AddressDependentFiltering, Hairpin: weft.Unsupported}},
 			{Link: 0x0203, NAT: weft.NAT{Mapping: weft.AddressDependentMapping, Allocation: weft.SequentialAllocation, Step: -2}},
 		}}},
+		{"pong-link", Pong{Path: 3, Tx: tx, Observed: v4, Link: 2}},
+		{"uplinks", Uplinks{Session: 0xDEADBEEF, Seq: 2, Metrics: []LinkMetric{{Link: 1, Metric: 10}, {Link: 0x0203, Metric: 65535}}, Relays: []RelayLink{{Relay: 1, Link: 0x0203}}}},
 		{"report", Report{Paths: []PathReport{{Path: 3, Packets: 1000, Bytes: 1 << 33}, {Path: 4}}}},
 	}
 	var all []golden

@@ -62,7 +62,7 @@ func OpenPeer(b []byte, box key.Box) (PeerMessage, error) {
 	return ParsePeerMessage(plain)
 }
 
-// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report], [Attempt] and [Links].
+// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report], [Attempt], [Links] and [Uplinks].
 type PeerMessage interface{ append(dst []byte) []byte }
 
 const (
@@ -72,6 +72,7 @@ const (
 	typeReport     = 4
 	typeAttempt    = 5
 	typeLinks      = 6
+	typeUplinks    = 7
 )
 
 // A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
@@ -98,18 +99,24 @@ func (p Ping) append(dst []byte) []byte {
 
 // Pong answers a ping, by the path that the ping came by.
 //
-//	| 2 | 0 | path (2) | transaction (8) | observed address (16) | observed port (2) |
+//	| 2 | link (1) | path (2) | transaction (8) | observed address (16) | observed port (2) |
 //
 // Path and transaction are the ping's. Observed is where the ping came from as its receiver saw it, zeros
-// through a relay.
+// through a relay. Link is the receiver's number of the link that it came by, as in [Candidates], if it has several and
+// the number is below 256; else 0, as earlier versions send.
 type Pong struct {
 	Path     uint16
 	Tx       TxID
 	Observed netip.AddrPort
+	Link     weft.LinkID
 }
 
 func (p Pong) append(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint16(append(dst, typePong, 0), p.Path)
+	link := byte(0)
+	if p.Link <= 255 {
+		link = byte(p.Link)
+	}
+	dst = binary.BigEndian.AppendUint16(append(dst, typePong, link), p.Path)
 	dst = append(dst, p.Tx[:]...)
 	return appendAddr(dst, p.Observed)
 }
@@ -291,7 +298,7 @@ func ParsePeerMessage(b []byte) (PeerMessage, error) {
 		if len(b) != 12+addrSize {
 			return nil, ErrFrame
 		}
-		return Pong{Path: binary.BigEndian.Uint16(b[2:]), Tx: TxID(b[4:12]), Observed: parseAddr(b[12:])}, nil
+		return Pong{Path: binary.BigEndian.Uint16(b[2:]), Tx: TxID(b[4:12]), Observed: parseAddr(b[12:]), Link: weft.LinkID(b[1])}, nil
 	case typeCandidates:
 		return parseCandidates(b)
 	case typeReport:
@@ -313,6 +320,8 @@ func ParsePeerMessage(b []byte) (PeerMessage, error) {
 		return parseAttempt(b)
 	case typeLinks:
 		return parseLinks(b)
+	case typeUplinks:
+		return parseUplinks(b)
 	}
 	return nil, ErrFrame
 }

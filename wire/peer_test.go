@@ -45,7 +45,7 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 			return Ping{Path: rapid.Uint16().Draw(t, "path"), Tx: some8().Draw(t, "tx"), Padding: rapid.IntRange(0, 1400).Draw(t, "padding")}
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
-			return Pong{Path: rapid.Uint16().Draw(t, "path"), Tx: some8().Draw(t, "tx"), Observed: someAddr().Draw(t, "observed")}
+			return Pong{Path: rapid.Uint16().Draw(t, "path"), Tx: some8().Draw(t, "tx"), Observed: someAddr().Draw(t, "observed"), Link: weft.LinkID(rapid.Uint8().Draw(t, "link"))}
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
 			return Candidates{
@@ -76,6 +76,17 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 				List: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) weft.LinkNAT {
 					return weft.LinkNAT{Link: weft.LinkID(rapid.Uint16().Draw(t, "link")), NAT: someNAT().Draw(t, "NAT")}
 				}), 0, MaxLinks).Draw(t, "links"),
+			}
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
+			return Uplinks{
+				Session: rapid.Uint32().Draw(t, "session"), Seq: rapid.Uint32().Draw(t, "sequence"),
+				Metrics: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) LinkMetric {
+					return LinkMetric{Link: weft.LinkID(rapid.Uint16().Draw(t, "link")), Metric: rapid.Uint16().Draw(t, "metric")}
+				}), 0, MaxLinks).Draw(t, "metrics"),
+				Relays: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) RelayLink {
+					return RelayLink{Relay: weft.RelayID(rapid.Uint16().Draw(t, "relay")), Link: weft.LinkID(rapid.Uint16().Draw(t, "link"))}
+				}), 0, MaxRelayLinks).Draw(t, "relays"),
 			}
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
@@ -146,7 +157,7 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 				t.Fatal("a cut message is taken")
 			}
 		}
-		b[0] = rapid.Uint8Range(typeLinks+1, 255).Draw(t, "type")
+		b[0] = rapid.Uint8Range(typeUplinks+1, 255).Draw(t, "type")
 		if _, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
 			t.Fatalf("a message of type %d: %v", b[0], err)
 		}

@@ -237,6 +237,9 @@ func TestAStrangerGetsNoMoreThanHeSends(t *testing.T) {
 		})), 768},
 		"Attempt": {len(AppendPeer(nil, boxAB, 7, Attempt{Kind: Propose, Way: Spray, Ports: make([]uint16, MaxAttemptPorts)})), 188},
 		"Links":   {len(AppendPeer(nil, boxAB, 7, Links{List: make([]weft.LinkNAT, MaxLinks+1)})), 176},
+		"Uplinks": {len(AppendPeer(nil, boxAB, 7, Uplinks{
+			Metrics: make([]LinkMetric, MaxLinks+1), Relays: make([]RelayLink, MaxRelayLinks+1),
+		})), 176},
 		"Locate":  {len(frames[KindLocate]), 64},
 		"Located": {len(frames[KindLocated]), 64},
 		"Probe":   {len(frames[KindProbe]), 116},
