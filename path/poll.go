@@ -74,6 +74,7 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	a.watch(now)
 	a.judge(now)
 	a.choose(now, out)
+	a.note(now)
 	a.fit(now, out)
 	a.rounds(now)
 	a.attend(now, out)

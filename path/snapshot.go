@@ -22,6 +22,7 @@ type Snapshot struct {
 	NextAttempt time.Time    // at a direct path, or a better one; zero: none is planned until something changes
 	Pairs       []PairStatus // best first
 	Switches    []Switch     // the last 16, oldest first
+	Changes     []Change     // of the states of all ways, the last 64, oldest first
 
 	OwnNAT, PeerNAT weft.NAT // for IPv4, as far as each node knows its own
 	// OwnNATs and PeerNATs are the same per link, of a node that has several: the first is as above.
@@ -53,7 +54,8 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 	s := Snapshot{
 		Selected: a.choice.via, Since: a.choice.at, Reason: a.choice.reason, LastSeen: a.heard,
 		DirectAfter: a.choice.direct, NextAttempt: a.campaign.again, Switches: slices.Clone(a.choice.switches),
-		OwnNAT: a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
+		Changes: slices.Clone(a.choice.history.changes),
+		OwnNAT:  a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
 	}
 	if len(a.nats) > 1 {
 		s.OwnNATs = slices.Clone(a.nats)

@@ -50,6 +50,7 @@ type choice struct {
 
 	direct   time.Duration // after both were up
 	switches []Switch      // oldest first
+	history  history       // of all ways
 }
 
 // orphan takes note that the pair in use is no more.
