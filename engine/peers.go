@@ -47,6 +47,7 @@ type way struct {
 	via  weft.Via
 	dest atomic.Pointer[dest]
 	mtu  atomic.Int32 // the longest inner packet by it, in bytes; 0: as long as the device's
+	tcp  atomic.Pointer[connected]
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }
@@ -130,9 +131,9 @@ func (e *Engine) way(p *peer, via weft.Via) *way {
 	}
 	if len(p.ways) >= maxWays {
 		route := p.route.Load()
-		i := slices.IndexFunc(p.ways, func(w *way) bool { return w != route && e.sources[w.via.Addr].way != w })
+		i := slices.IndexFunc(p.ways, func(w *way) bool { return w != route && e.sources[w.via.Addr].way != w && w.tcp.Load() == nil })
 		if i < 0 { // all but the route are learned
-			i = slices.IndexFunc(p.ways, func(w *way) bool { return w != route })
+			i = slices.IndexFunc(p.ways, func(w *way) bool { return w != route && w.tcp.Load() == nil })
 			delete(e.sources, p.ways[i].via.Addr)
 		}
 		p.ways = slices.Delete(p.ways, i, i+1)

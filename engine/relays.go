@@ -74,8 +74,15 @@ func (e *Engine) replaceRelay(id weft.RelayID, r *relay) {
 	}
 }
 
-// relayOne sends one datagram through a relay.
+// relayOne sends one datagram through a relay, or by a TCP connection.
 func (e *Engine) relayOne(id weft.NodeID, via weft.Via, b []byte) error {
+	if via.Method == weft.DirectTCP {
+		to, err := e.connection(id, via)
+		if err != nil {
+			return err
+		}
+		return to.SendAhead(id, b)
+	}
 	r := e.relays.Load().byID[via.Relay]
 	switch {
 	case r == nil:
