@@ -6,8 +6,6 @@ import (
 	"net"
 
 	"weft"
-	"weft/engine/fit"
-	"weft/engine/segment"
 	"weft/host"
 	"weft/wire"
 	"weft/wireguard"
@@ -16,10 +14,9 @@ import (
 // A burst seals packets one behind the other and sends them together. It is one goroutine's.
 type burst struct {
 	e      *Engine
-	split  segment.Splitter
+	cutter cutter
 	place  []byte
 	writer *host.UDPWriter
-	cut    fit.Fragmenter
 	// What is for a relay's stream goes out before anything else does: one stream and peer at a time.
 	stream    StreamSender
 	streamTo  weft.NodeID
@@ -49,6 +46,10 @@ func (e *Engine) lane(w *way) (l lane, err error) {
 		l.to, err = w.to(e, generation)
 		return l, err
 	}
+	if w.via.Method == weft.DirectTCP {
+		l.stream, err = w.stream()
+		return l, err
+	}
 	r := e.relays.Load().byID[w.via.Relay]
 	switch {
 	case r == nil:
@@ -71,38 +72,22 @@ func (b *burst) add(s *session, w *way, now int64, packet []byte) (reply []byte)
 		b.e.drops.noRoute.Add(1)
 		return nil
 	}
-	h := segment.ParseHeader(packet)
-	inner := packet[segment.HeaderSize:]
-	most := b.e.mtu
-	limited := false
-	if limit := int(w.mtu.Load()); limit != 0 && limit < most {
-		limited, most = true, limit
-		if !fits(&h, inner, most) {
-			if reply = fit.TooBig(make([]byte, segment.HeaderSize), inner, most); reply != nil {
-				b.e.drops.tooLong.Add(1)
-				return reply // made by allocating: hosts remember what they were told
-			}
-		}
-	}
-	if err := b.split.Begin(h, inner); err != nil {
+	reply, err = b.cutter.begin(packet, b.e.mtu, int(w.mtu.Load()))
+	switch {
+	case reply != nil:
+		b.e.drops.tooLong.Add(1)
+		return reply
+	case err != nil:
 		b.e.drops.strange.Add(1)
 		return nil
 	}
-	if limited && h.Type == segment.None {
-		fit.Clamp(inner, most)
-	}
 	packets, bytes := 0, 0
-	for piece := b.split.Next(); piece != nil; piece = b.split.Next() {
-		if limited && len(piece) > most && b.cut.Begin(piece, most) {
-			n, size := b.fragments(s, l, most)
-			packets, bytes = packets+n, bytes+size
-			continue
-		}
-		n := b.seal(s, l, piece, most)
-		if n == 0 {
+	for piece := b.cutter.next(); piece != nil; piece = b.cutter.next() {
+		message, _ := b.seal(s, l, piece, b.cutter.most)
+		if message == nil {
 			break
 		}
-		packets, bytes = packets+1, bytes+n
+		packets, bytes = packets+1, bytes+len(message)
 	}
 	w.txPackets.Add(uint64(packets))
 	w.txBytes.Add(uint64(bytes))
@@ -114,26 +99,20 @@ func (b *burst) add(s *session, w *way, now int64, packet []byte) (reply []byte)
 	return nil
 }
 
-// seal seals one packet, and tells how long its message is; zero: the session is used up.
-func (b *burst) seal(s *session, l lane, piece []byte, most int) int {
+// seal seals one packet, and returns its message, which stays until the next flush, and its counter; nil: the session is used up,
+// or there is no room for a packet of that length.
+func (b *burst) seal(s *session, l lane, piece []byte, most int) (message []byte, counter uint64) {
 	counter, ok := s.take()
 	if !ok {
 		b.e.drops.noSession.Add(1)
-		return 0
+		return nil, 0
 	}
 	n := len(piece)
 	padded := wireguard.Padded(n, most)
-	if cap(b.place)-len(b.place) < wire.DataPrefix+padded+wireguard.Overhead || l.stream != b.stream || b.stream != nil && b.streamTo != s.peer.id {
-		b.flush()
-		if cap(b.place) < wire.DataPrefix+padded+wireguard.Overhead {
-			b.e.drops.strange.Add(1)
-			return 0
-		}
+	if !b.begin(l, s.peer.id, padded+wireguard.Overhead) {
+		return nil, 0
 	}
 	at := len(b.place)
-	if l.prefix {
-		b.place = wire.AppendData(b.place, s.peer.id)
-	}
 	if padded == n {
 		b.place = s.Seal(b.place, counter, piece)
 	} else {
@@ -145,17 +124,49 @@ func (b *burst) seal(s *session, l lane, piece []byte, most int) int {
 		b.place = s.Seal(b.place, counter, piece)
 		copy(piece[n:], behind[:])
 	}
-	message := b.place[at:]
-	if l.stream != nil {
-		b.stream, b.streamTo = l.stream, s.peer.id
-		b.datagrams = append(b.datagrams, message)
-	} else {
-		b.writer.Add(l.to, message, len(message))
+	message = b.place[at:]
+	b.end(l, s.peer.id, at)
+	return message, counter
+}
+
+// carry sends a message that is sealed already, or again. It is false if there is no room for one of that length.
+func (b *burst) carry(l lane, to weft.NodeID, message []byte) bool {
+	if !b.begin(l, to, len(message)) {
+		return false
+	}
+	at := len(b.place)
+	b.place = append(b.place, message...)
+	b.end(l, to, at)
+	return true
+}
+
+// begin makes room for a message of size bytes, and puts the relay's prefix in front, if there is one.
+func (b *burst) begin(l lane, to weft.NodeID, size int) bool {
+	if cap(b.place)-len(b.place) < wire.DataPrefix+size || l.stream != b.stream || b.stream != nil && b.streamTo != to {
+		b.flush()
+		if cap(b.place) < wire.DataPrefix+size {
+			b.e.drops.strange.Add(1)
+			return false
+		}
 	}
 	if l.prefix {
-		return len(message) - wire.DataPrefix
+		b.place = wire.AppendData(b.place, to)
 	}
-	return len(message)
+	return true
+}
+
+// end notes that the message from a place on is to be sent.
+func (b *burst) end(l lane, to weft.NodeID, at int) {
+	if l.stream != nil {
+		b.stream, b.streamTo = l.stream, to
+		b.datagrams = append(b.datagrams, b.place[at:])
+		return
+	}
+	if l.prefix {
+		at -= wire.DataPrefix
+	}
+	datagram := b.place[at:]
+	b.writer.Add(l.to, datagram, len(datagram))
 }
 
 // flush sends what was sealed.

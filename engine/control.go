@@ -320,9 +320,9 @@ func (c *control) keepalive(now time.Time, p *peer) {
 		return
 	}
 	if l, err := c.e.lane(w); err == nil {
-		if n := c.burst.seal(s, l, make([]byte, 0, wireguard.PaddingMultiple), 0); n > 0 {
+		if message, _ := c.burst.seal(s, l, make([]byte, 0, wireguard.PaddingMultiple), 0); message != nil {
 			w.txPackets.Add(1)
-			w.txBytes.Add(uint64(n))
+			w.txBytes.Add(uint64(len(message)))
 			p.sent.Store(c.e.nanos(now))
 		}
 		c.burst.flush()

@@ -196,11 +196,11 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 			copy(buf, big)
 			o.place = o.place[:0]
 			p := buf[:len(big)]
-			if err := o.split.Begin(segment.ParseHeader(p), p[segment.HeaderSize:]); err != nil {
+			if err := o.cutter.split.Begin(segment.ParseHeader(p), p[segment.HeaderSize:]); err != nil {
 				t.Fatal(err)
 			}
 			size := 0
-			for piece := o.split.Next(); piece != nil; piece = o.split.Next() {
+			for piece := o.cutter.split.Next(); piece != nil; piece = o.cutter.split.Next() {
 				at := len(o.place)
 				if prefix {
 					o.place = wire.AppendData(o.place, a.id)
