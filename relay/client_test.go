@@ -84,6 +84,9 @@ func TestSendingIntoAStuckStreamDropsTheOldestAndNeverBlocks(t *testing.T) {
 			if err := s.SendTo(2, [][]byte{payload}); err != nil {
 				t.Fatal(err)
 			}
+			if i == 0 {
+				synctest.Wait() // it is being written
+			}
 		}
 		if waited := time.Since(began); waited != 0 {
 			t.Errorf("the sender waited %v", waited)

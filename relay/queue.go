@@ -23,6 +23,8 @@ const (
 	// processor: what is read and cannot be written in time was read in vain. Two writes wait then, one of them
 	// full. Without this a relay that is offered 1.5 times what it can forward forwards a quarter of that.
 	crowd = 2 * chunkSize
+	// ownLimit is how many bytes of the protocol's own frames wait for a node's stream at a relay.
+	ownLimit = 1 << 10
 )
 
 var errStreamEnded = errors.New("the stream to the relay has ended")
@@ -51,13 +53,14 @@ type queue struct {
 	head, tail *chunk
 	size       int    // bytes in chunks
 	urgent     []byte // frames of the protocol's own: not dropped, and ahead of all others
+	ahead      int    // how many bytes of them may wait
 	waiting    bool   // the taker is
 	closed     bool
 	wake       chan struct{}
 }
 
 func newQueue(most int, age time.Duration, now func() time.Duration, dropped func(Drop, int)) *queue {
-	return &queue{most: most, age: age, now: now, dropped: dropped, wake: make(chan struct{}, 1)}
+	return &queue{most: most, age: age, now: now, dropped: dropped, ahead: ownLimit, wake: make(chan struct{}, 1)}
 }
 
 // datagrams adds a run of UDP Data frames of at most segment bytes as Data frames of a stream, from a sender. It
@@ -126,12 +129,12 @@ func (q *queue) frames(b []byte) (crowded bool) {
 // frameSize is the length of the frame that b begins with, header included.
 func frameSize(b []byte) int { return wire.StreamHeaderSize + int(b[2])<<8 + int(b[3]) }
 
-// control adds a frame of the protocol's own. Of those that nobody takes, what is over a KiB is not kept: the other end
+// control adds a frame of the protocol's own. Of those that nobody takes, what is over the limit is not kept: the other end
 // asks faster than it listens.
 func (q *queue) control(add func(dst []byte) []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || len(q.urgent) > 1<<10 {
+	if q.closed || len(q.urgent) > q.ahead {
 		return
 	}
 	q.urgent = add(q.urgent)
