@@ -81,6 +81,18 @@
 // place like one that failed. Moving changes only where we send; what arrives by any pair is always taken, so
 // nothing is lost by moving.
 //
+// # TCP
+//
+// Some networks let no UDP through, or spoil it, and let TCP through. Where two links have no direct way over UDP, and the peer says
+// that it takes TCP at an address of its own ([weft.Candidate]), the agent asks for a connection ([Actions.Dial]); it is a
+// pair as long as it is up ([Agent.SetConnections]), usable once a ping was answered. UDP has two seconds to itself
+// before, and is looked for all the same: when it works it takes over, and the connection is closed a minute later. What
+// fails is tried again after seconds, and then minutes. No more connections are made than give each link one direct way.
+//
+// A connection is better than a relay, even one over UDP: it takes the shortest way, costs nobody else, and needs nobody who
+// might be gone. It is worse than UDP: one lost packet holds up all behind it until it was sent again, whose they may be;
+// and TCP inside TCP has two that repeat and slow down (Honda et al., 2005). So its place is between the two.
+//
 // # Lengths
 //
 // How long packets may be by a way is found by pings of that length that nobody may make fragments of (RFC 8899,
@@ -92,7 +104,8 @@
 //
 // Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), plan.go (what two NATs
 // leave to try), attempt.go and arrange.go (carrying it on, and out with the peer), target.go (where to), spray.go,
-// guess.go and predict.go (how), budget.go (at what cost), explain.go (what became of it), probe.go (pings, pongs,
+// guess.go and predict.go (how), budget.go (at what cost), tcp.go (connections),
+// members.go, match.go and standing.go (what a bond sends by), explain.go (what became of it), probe.go (pings, pongs,
 // heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
 // (failing and returning), mtu.go (lengths), rank.go and switch.go (choosing), snapshot.go (for people).
 package path
@@ -169,6 +182,9 @@ type Agent struct {
 
 	choice choice
 
+	connections connections
+	bond        bonding
+
 	nat      weft.NAT       // ours, for IPv4: that of the first of nats
 	nats     []weft.LinkNAT // of all links, attempts' own first
 	attempts attempts
@@ -203,8 +219,11 @@ func (a *Agent) SetLocal(now time.Time, local []weft.Candidate) {
 	if slices.Equal(list, a.local) {
 		return
 	}
+	was := a.local
 	a.local = list
 	a.links = linksOf(list)
+	a.countLinks()
+	a.moved(now, was, list)
 	a.rebuild()
 	a.attempts.renew()
 	a.changed(now)
@@ -226,6 +245,7 @@ func (a *Agent) SetRemote(now time.Time, remote []weft.Candidate) {
 		return
 	}
 	a.told = list
+	a.countLinks()
 	if a.rebuild() && a.wanted {
 		a.campaign.begin(now, OpeningRounds)
 	}
@@ -290,11 +310,15 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 	switch {
 	case came.Method == weft.Direct && came.Addr.IsValid() && came.Addr.Port() != 0:
 	case came.Method.Relayed() && came.Relay != 0:
+	case came.Method == weft.DirectTCP && a.find(came) != nil:
 	default:
 		return
 	}
 	if came.Method == weft.Direct && came.Link >= FirstSpare && !a.holds(came.Link) {
 		return // by a socket that was given back
+	}
+	if came.Method == weft.Direct && a.connections.use.instead(came.Link) {
+		return // the peer is not to take it for a way
 	}
 	a.meet(now)
 	a.heard = now
@@ -316,6 +340,8 @@ func (a *Agent) Handle(now time.Time, via weft.Via, m wire.PeerMessage) {
 		a.candidates(now, via, m)
 	case wire.Links:
 		a.exchange.linked(m)
+	case wire.Uplinks:
+		a.uplinked(m)
 	case wire.Report:
 		a.reported(now, m)
 	case wire.Attempt:
@@ -372,6 +398,7 @@ func (a *Agent) again() {
 	for _, p := range a.pairs {
 		p.probe.tries = 0
 	}
+	a.connections.again()
 }
 
 // learn tells the caller of a source address of the peer's, once.

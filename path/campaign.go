@@ -135,7 +135,7 @@ func (a *Agent) rounds(now time.Time) {
 		case a.worthSurvey(now):
 			c.left, c.next = SurveyRounds, now
 		default:
-			c.again = now.Add(SurveyInterval)
+			c.again = a.nextSurvey(now)
 		}
 	}
 	if c.left == 0 || !a.due(now, c.next) {
@@ -156,7 +156,7 @@ func (a *Agent) rounds(now time.Time) {
 		return
 	case !a.wanted:
 	case a.onDirect():
-		c.again = now.Add(SurveyInterval)
+		c.again = a.nextSurvey(now)
 	default:
 		c.again = a.nextAttempt(now)
 	}
@@ -187,7 +187,7 @@ func (a *Agent) probable(now time.Time, p *pair) bool {
 		return false
 	case p.health.state == Valid:
 		return now.Sub(p.probe.last) >= 2*RoundInterval // it is known to work; this is for its round-trip time
-	case a.onDirect() && p.probe.tries >= surveyTries:
+	case a.onDirect() && p.probe.tries >= surveyTries && !a.bond.lacks:
 		return false
 	}
 	return !p.sitsOut(now)
@@ -204,9 +204,17 @@ func (a *Agent) onDirect() bool {
 	return p != nil && p.via.Method == weft.Direct && p.health.state == Valid
 }
 
+// nextSurvey is when to look for better direct paths again: soon, where a link has none that a bond could use.
+func (a *Agent) nextSurvey(now time.Time) time.Time {
+	if a.bond.lacks && a.busy(now) {
+		return now.Add(min(max(now.Sub(a.campaign.began)/hopeShare, lostFirst), SurveyInterval))
+	}
+	return now.Add(SurveyInterval)
+}
+
 // worthSurvey reports whether there may be a better direct path, and traffic that would gain by it.
 func (a *Agent) worthSurvey(now time.Time) bool {
-	return a.busy(now) && a.choice.pair.rtt.base() > goodEnough && slices.ContainsFunc(a.pairs, func(p *pair) bool {
+	return a.busy(now) && (a.choice.pair.rtt.base() > goodEnough || a.bond.lacks) && slices.ContainsFunc(a.pairs, func(p *pair) bool {
 		return p != a.choice.pair && a.probable(now, p)
 	})
 }

@@ -100,6 +100,10 @@ func (a *Agent) tellBy(out *Actions, v weft.Via, m wire.Candidates) {
 	if len(a.nats) > 1 {
 		out.Send = append(out.Send, Transmit{Via: v, Message: wire.Links{Session: m.Session, Seq: m.Seq, List: a.nats}})
 	}
+	if b := &a.bond; b.ours && len(b.metrics)+len(b.relays) > 0 {
+		u := wire.Uplinks{Session: m.Session, Seq: m.Seq, Metrics: b.metrics, Relays: b.relays}
+		out.Send = append(out.Send, Transmit{Via: v, Message: u})
+	}
 }
 
 // announceBy picks the ways by which the peer is told: those relays that answered lately, or all while none
@@ -116,8 +120,13 @@ func (a *Agent) announceBy(now time.Time) []weft.Via {
 			break
 		}
 	}
-	if p := a.choice.pair; p != nil && p.via.Method == weft.Direct && p.health.state == Valid {
+	if p := a.choice.pair; p != nil && !p.via.Method.Relayed() && p.health.state == Valid {
 		vias = append(vias, p.via)
+	}
+	for _, p := range a.bond.ways { // what is lost is lost by one link; and news of links is urgent
+		if !p.via.Method.Relayed() && !slices.Contains(vias, p.via) && len(vias) <= announceVias {
+			vias = append(vias, p.via)
+		}
 	}
 	return vias
 }
@@ -154,7 +163,12 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	list := usable(m.List)
 	changed := !slices.Equal(list, e.theirs)
 	if changed {
+		was := e.theirs
 		e.theirs = list
+		a.countLinks()
+		if known := e.known && !restarted; known {
+			a.withdrawn(now, was, list)
+		}
 		a.rebuild()
 	}
 	if changed || m.NAT != e.nat {

@@ -96,6 +96,9 @@ func (a *Agent) fail(now time.Time, p *pair, c cause, why string) {
 	}
 	h.state, h.cause, h.why, h.answers, h.row = Failed, c, why, 0, 0
 	h.failedAt, h.doubted, h.heldUntil = now, now, now.Add(c.hold(h.streak))
+	if c == silent || c == blackHole {
+		a.stops(now, p, why)
+	}
 	if c == lossy || c == slow {
 		h.answers = 1 // it is not dead
 	}
@@ -271,7 +274,7 @@ func (a *Agent) crisis(now time.Time, p *pair) {
 	a.doubt(now, p)
 	for _, other := range a.pairs {
 		first := other == a.firstRelayed(other.via.Method, p)
-		if first || other.via.Method == weft.Direct && other != p && a.class(now, other) == Working {
+		if first || !other.via.Method.Relayed() && other != p && a.class(now, other) == Working {
 			other.check(now, 0)
 		}
 	}
@@ -299,7 +302,7 @@ func (a *Agent) ackTimeout(now time.Time, p *pair) time.Duration {
 	if p.rtt.samples == 0 {
 		t += firstTimeout
 	}
-	if p.via.Method == weft.RelayStream {
+	if p.via.Method.Streamed() {
 		t += ackStream
 	}
 	if !a.reports.brisk(p.ledger.since()) {

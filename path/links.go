@@ -84,12 +84,23 @@ func (a *Agent) under(p *pair) weft.LinkID {
 	return p.via.Link
 }
 
+// stands is the number of a link as the peer is told it: 0 of a node that has one.
+func (a *Agent) stands(id weft.LinkID) weft.LinkID {
+	if id >= FirstSpare {
+		return a.attemptLink()
+	}
+	return id
+}
+
 // standBy chooses the direct pairs that are kept warm beside the one in use, so that there is one to go on by in the same
 // moment when a link fails under it: at each end that has several links, the best that leaves, or arrives, by another.
 // Where none works that once did, one is asked from time to time whether it does again.
 func (a *Agent) standBy(now time.Time) {
 	for _, p := range a.pairs {
 		p.warm = false
+	}
+	for _, p := range a.bond.ways {
+		p.warm = a.inUse(now)
 	}
 	used := a.choice.pair
 	if used == nil || used.via.Method != weft.Direct || !a.inUse(now) {

@@ -13,8 +13,8 @@ import (
 // Limits of what is kept, whatever the peer or a stranger who replays its frames sends.
 const (
 	// MaxDirect is how many direct pairs are made of announced candidates: all that one node announces
-	// (wire.MaxCandidates) by two links.
-	MaxDirect = 2 * wire.MaxCandidates
+	// (wire.MaxCandidates) by eight links.
+	MaxDirect = 8 * wire.MaxCandidates
 	// MaxReflexive is how many more there are of addresses that messages came from. A symmetric NAT shows one
 	// port per address of ours; eight addresses of ours by two links are more than most have.
 	MaxReflexive = 16
@@ -26,19 +26,21 @@ const (
 
 // A pair is one way to the peer and what is known of it.
 type pair struct {
-	via    weft.Via
-	kind   weft.CandidateKind // of the peer's address; zero of a relay
-	number uint16             // in our pings, and in the peer's reports; not zero
-	order  int                // of a relay: its place in the caller's list
-	listed bool               // announced, or in the caller's list
-	far    weft.LinkID        // the peer's number of its link, of what it announced; 0: it has one, or did not say
-	warm   bool               // kept so: see standBy
-	heard  time.Time          // any message or data
-	probe  prober
-	rtt    rtt
-	health health
-	ledger *ledger // nil while no data was sent by it
-	mtu    *search // nil while nobody asks how long packets may be
+	via      weft.Via
+	kind     weft.CandidateKind // of the peer's address; zero of a relay
+	number   uint16             // in our pings, and in the peer's reports; not zero
+	order    int                // of a relay: its place in the caller's list
+	listed   bool               // announced, or in the caller's list
+	far      weft.LinkID        // the peer's number of its link, of what it announced; 0: it has one, or did not say
+	arrives  weft.LinkID        // the same, as its answers say; 0: they do not
+	warm     bool               // kept so: see standBy
+	standing standing           // as a member of a bond
+	heard    time.Time          // any message or data
+	probe    prober
+	rtt      rtt
+	health   health
+	ledger   *ledger // nil while no data was sent by it
+	mtu      *search // nil while nobody asks how long packets may be
 }
 
 // A link is one of ours, with the families of addresses it has.
@@ -54,6 +56,8 @@ func canonical(v weft.Via) weft.Via {
 	switch {
 	case v.Method == weft.Direct:
 		return weft.DirectVia(v.Link, netip.AddrPortFrom(v.Addr.Addr().WithZone(""), v.Addr.Port()))
+	case v.Method == weft.DirectTCP:
+		return weft.TCPVia(v.Link, netip.AddrPortFrom(v.Addr.Addr().WithZone(""), v.Addr.Port()))
 	case v.Method.Relayed():
 		return weft.Via{Method: v.Method, Link: v.Link, Relay: v.Relay}
 	}
@@ -161,7 +165,7 @@ func (a *Agent) rebuild() (added bool) {
 	for _, list := range [][]weft.Candidate{a.exchange.theirs, a.told} {
 		for _, c := range list {
 			for _, l := range a.links {
-				if listed == MaxDirect || !l.reaches(c.Addr.Addr()) || a.isOwn(c.Addr) {
+				if listed == MaxDirect || !l.reaches(c.Addr.Addr()) || a.isOwn(c.Addr) || a.connections.use.instead(l.id) {
 					continue
 				}
 				v := weft.DirectVia(l.id, c.Addr)
@@ -182,6 +186,9 @@ func (a *Agent) rebuild() (added bool) {
 			// Sockets on no link in particular are there all the same. What goes by them until a link's own pair works
 			// loses nothing.
 			return p.via.Method != weft.Direct || p == a.choice.pair && p.via.Link == 0 && p.health.state == Valid
+		}
+		if a.connections.use.instead(p.via.Link) {
+			return false
 		}
 		// An address that is no longer announced but works is as good as any that a message came from.
 		return p.listed || p == a.choice.pair || p.health.state == Valid || !p.heard.IsZero()
@@ -259,6 +266,7 @@ func (a *Agent) prune(keep func(*pair) bool) {
 	if len(a.pairs) == before {
 		return
 	}
+	a.bond.dirty = true
 	if a.choice.pair != nil && !slices.Contains(a.pairs, a.choice.pair) {
 		a.choice.orphan()
 	}

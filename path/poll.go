@@ -16,10 +16,19 @@ type Actions struct {
 	Open Opening
 	// Close are sockets that Opened told of and that are no longer needed.
 	Close []weft.LinkID
+	// Dial are TCP connections that are wanted: what becomes of each is told by SetConnections, or by Dialed. Hang are
+	// connections that are to be closed.
+	Dial []Dial
+	Hang []weft.Via
 	// Learn are underlay addresses that turned out to be the peer's, Forget those that no longer are.
 	Learn, Forget []netip.AddrPort
 	// MTUs are how long packets may be by ways that are in use, or may soon be; of the way in use it is always told.
 	MTUs []MTU
+	// Bond are the ways that a bond may send by, and BondChanged says that they, or their metrics, are others than at the last
+	// Poll; MemberChanges says why.
+	Bond          []Member
+	BondChanged   bool
+	MemberChanges []MemberChange
 	// Switches are changes of the way in use since the last Poll, in order.
 	Switches []Switch
 	// Next is when to call Poll again if nothing happens before; zero: there is nothing to wait for.
@@ -74,11 +83,13 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	a.watch(now)
 	a.judge(now)
 	a.choose(now, out)
+	a.assemble(now, out)
 	a.note(now)
 	a.fit(now, out)
 	a.rounds(now)
 	a.attend(now, out)
 	a.call(now, out)
+	a.connect(now, out)
 	a.ping(now, out)
 	a.report(now, out)
 

@@ -131,6 +131,8 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 	switch {
 	case !a.wanted:
 		return time.Time{}
+	case p.standing.seek:
+		every = a.seekEvery(now, p)
 	case p.health.state == Valid && p == a.choice.pair:
 		switch {
 		case !a.busy(now):
@@ -139,6 +141,15 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 			every = HeartbeatReported
 		default:
 			every = HeartbeatData
+		}
+	case p.via.Method == weft.DirectTCP:
+		switch p.health.state {
+		case Untested:
+			every = min(helloFirst<<min(max(p.probe.tries-1, 0), 10), helloLast)
+		case Valid:
+			every = HeartbeatIdle
+		default:
+			return time.Time{} // it is about to be closed
 		}
 	case !p.via.Method.Relayed():
 		switch {
@@ -149,6 +160,8 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 		default:
 			every = HeartbeatIdle
 		}
+	case p.health.state == Valid && p.warm:
+		every = HeartbeatIdle
 	case p.health.state == Valid:
 		if !a.busy(now) || p != a.standby() {
 			return time.Time{}
@@ -190,7 +203,7 @@ func (a *Agent) pinged(now time.Time, via, came weft.Via, p *pair, m wire.Ping) 
 	if len(a.pending.send) < maxPending {
 		pong := wire.Pong{Path: m.Path, Tx: m.Tx}
 		if came.Method == weft.Direct {
-			pong.Observed = came.Addr
+			pong.Observed, pong.Link = came.Addr, a.stands(came.Link)
 		}
 		a.pending.send = append(a.pending.send, Transmit{Via: via, Message: pong})
 	}
@@ -230,7 +243,11 @@ func (a *Agent) ponged(now time.Time, came weft.Via, from *pair, m wire.Pong) {
 			}
 			p.rtt.add(now.Sub(sent))
 			p.probe.pong, p.probe.after, p.heard, p.probe.tries = now, sent, now, 0
+			if m.Link != 0 && p.via.Method == weft.Direct && m.Link != p.arrives {
+				p.arrives, a.bond.dirty = m.Link, true
+			}
 			a.answered(now, p, sent, padding)
+			a.vouches(now, p, sent)
 			return
 		}
 	}

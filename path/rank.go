@@ -26,7 +26,7 @@ const (
 // A Score orders pairs: the least is the best. The fields are in the order in which they are compared.
 type Score struct {
 	Class  Class
-	Method weft.Method   // direct before relay over UDP before its stream
+	Method weft.Method   // direct before a connection before relay over UDP before its stream
 	Band   int           // of the base round-trip time: bands are 12 to 25 % wide
 	Reach  Reach         // where the peer's address is
 	V4     bool          // IPv6 before IPv4: fewer NATs, no mappings to lose
@@ -106,7 +106,9 @@ func (a *Agent) class(now time.Time, p *pair) Class {
 		return Unproven
 	case Valid:
 		switch {
-		case !relayed && a.stale(now, p):
+		case !p.standing.out.IsZero():
+			return Doubtful
+		case p.via.Method == weft.Direct && a.stale(now, p):
 			return Stale
 		case p != a.choice.pair && a.late(now, p):
 			return Doubtful

@@ -47,6 +47,8 @@ type PairStatus struct {
 	Why      string    // it failed
 	MTU      int       // the longest packet in bytes that it carries; 0: not known
 	Until    time.Time // it sits out
+	Member   bool      // a bond may send by it
+	Out      string    // why a bond may not at the moment, of a way that it did send by; empty else
 }
 
 // Snapshot tells what there is to tell.
@@ -82,6 +84,9 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 		}
 		if p.health.state == Failed {
 			st.Why, st.Until = p.health.why, p.health.heldUntil
+		}
+		if st.Member = p.standing.in; !p.standing.out.IsZero() {
+			st.Out = p.standing.why
 		}
 		s.Pairs = append(s.Pairs, st)
 	}

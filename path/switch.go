@@ -55,9 +55,12 @@ type choice struct {
 
 // orphan takes note that the pair in use is no more.
 func (c *choice) orphan() {
-	if c.pair.via.Method.Relayed() {
+	switch {
+	case c.pair.via.Method.Relayed():
 		c.lost = c.pair.via.String() + " can no longer be used"
-	} else {
+	case c.pair.via.Method == weft.DirectTCP:
+		c.lost = c.pair.via.String() + " was closed"
+	default:
 		c.lost = c.pair.via.String() + " went with its link"
 	}
 	c.pair = nil
@@ -102,6 +105,8 @@ func (a *Agent) reasonFor(now time.Time, best *pair, to Score) string {
 	p := a.choice.pair
 	from := a.score(now, p)
 	switch {
+	case to.Class < from.Class && p.health.state == Valid && !p.standing.out.IsZero():
+		return p.standing.why
 	case to.Class < from.Class && from.Class >= Silent && to.Class >= Silent:
 		return p.health.why + "; nothing else answers either"
 	case from.Class == Unproven && to.Method < from.Method && p.probe.tries < helloTries:
@@ -182,8 +187,8 @@ func margin(d time.Duration) time.Duration { return max(betterBy, d/betterShare)
 // judge takes a direct path out of use that works, but much worse than the relay would.
 func (a *Agent) judge(now time.Time) {
 	p := a.choice.pair
-	if p == nil || p.health.state != Valid || p.via.Method.Relayed() {
-		return
+	if p == nil || p.health.state != Valid || p.via.Method != weft.Direct {
+		return // the time that a connection takes is its queue's, and what it loses was dropped there
 	}
 	relay := a.fastestRelay(now)
 	if relay == nil {
