@@ -105,6 +105,27 @@ func goldens() []golden {
 			golden{"message-" + m.name, -1, m.m.append(nil), plain, m.m},
 			golden{"peer-" + m.name, PeerPrefix, AppendPeer(nil, boxAB, 7, m.m), sealed, m.m})
 	}
+	offer := Offer{Seq: 0x01020304, Path: 3, Answer: true}
+	feedback := Feedback{
+		Session: 0xDEADBEEF, Clock: 1 << 40, Base: 1<<32 + 5, NWords: 2, NPaths: 2,
+		Words: [MaxFeedbackWords]uint64{1<<63 | 2, 1},
+		Paths: [MaxBondPaths]FeedbackPath{
+			{ID: 3, Newest: 1<<32 + 69, At: 1<<40 - 250, Packets: 1000, Bytes: 1 << 31},
+			{Newest: 1<<32 - 1, At: 1 << 40, Packets: 7, Bytes: 700},
+		},
+	}
+	asOffer := func(b []byte) (any, error) { return ParseOffer(b) }
+	asFeedback := func(b []byte) (any, error) {
+		var f Feedback
+		err := ParseFeedback(b, &f)
+		return f, err
+	}
+	all = append(all,
+		golden{"inner-offer", -1, AppendOffer(nil, offer), asOffer, offer},
+		golden{"inner-offer-padded", -1, append(AppendOffer(nil, offer), make([]byte, 8)...), asOffer, offer},
+		golden{"inner-feedback", -1, AppendFeedback(nil, &feedback), asFeedback, feedback},
+		golden{"inner-feedback-padded", -1, append(AppendFeedback(nil, &feedback), make([]byte, 8)...), asFeedback, feedback},
+		golden{"inner-feedback-empty", -1, AppendFeedback(nil, &Feedback{Session: 1}), asFeedback, Feedback{Session: 1}})
 	// As versions before the NAT sent it.
 	early := Candidates{Session: 1, Seq: 1, List: []weft.Candidate{{Addr: v4, Kind: weft.Host, Link: 2}}}
 	all = append(all, golden{"message-candidates-early", -1, bytes.TrimSuffix(early.append(nil), make([]byte, candidatesTail)), plain, early})
