@@ -31,6 +31,7 @@ type peer struct {
 	actions  path.Actions
 	counters []engine.PathCounters
 	traffic  []path.Traffic
+	rates    rates
 	active   time.Time // when data last flowed
 	locate   time.Time // when relays are asked where it is; zero: not, until something changes
 	seenAt   map[weft.RelayID]netip.Addr
@@ -236,6 +237,7 @@ func (me *mesh) observe(now time.Time, p *peer) {
 	if len(p.counters) == 0 {
 		return
 	}
+	p.rates.note(now, p.counters)
 	changed := len(p.counters) != len(p.traffic)
 	for i, c := range p.counters {
 		t := path.Traffic(c)
