@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
-
-	"golang.org/x/crypto/curve25519"
 )
 
 // Config is what a Device is made of.
@@ -18,9 +16,9 @@ type Config struct {
 // A Device is one end of all tunnels of one key: its peers, handshakes and sessions. It is not safe for concurrent
 // use.
 type Device struct {
+	*primitives
 	private, public Key
 	rand            func([]byte)
-	curve           func(scalar, point []byte) ([]byte, error) // X25519; tests remember its results
 	guard           guard
 	byKey           map[Key]*Peer
 	indices         map[uint32]owner
@@ -36,11 +34,11 @@ type owner struct {
 
 // New makes a Device without peers.
 func New(cfg Config) *Device {
-	return newDevice(cfg, curve25519.X25519)
+	return newDevice(cfg, genuine)
 }
 
-func newDevice(cfg Config, curve func(scalar, point []byte) ([]byte, error)) *Device {
-	d := &Device{private: cfg.Private, rand: cfg.Rand, curve: curve, byKey: make(map[Key]*Peer), indices: make(map[uint32]owner)}
+func newDevice(cfg Config, with *primitives) *Device {
+	d := &Device{primitives: with, private: cfg.Private, rand: cfg.Rand, byKey: make(map[Key]*Peer), indices: make(map[uint32]owner)}
 	d.public = d.publicOf(&d.private)
 	d.guard = newGuard(&d.public)
 	return d

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -38,9 +39,9 @@ type end struct {
 
 var here = netip.MustParseAddrPort("192.0.2.1:51820")
 
-func newEnd(name string, private Key, peer PeerConfig, random func([]byte)) (*end, error) {
+func newEnd(name string, with *primitives, private Key, peer PeerConfig, random func([]byte)) (*end, error) {
 	e := &end{
-		name: name, d: newDevice(Config{Private: private, Rand: random}, curveKnown),
+		name: name, d: newDevice(Config{Private: private, Rand: random}, with),
 		sessions: map[uint32]*Session{}, windows: map[*Session]*Window{}, counters: map[*Session]uint64{},
 	}
 	p, err := e.d.AddPeer(peer)
@@ -244,7 +245,44 @@ func curveKnown(scalar, point []byte) ([]byte, error) {
 	return out, err
 }
 
-func publicOf(private *Key) Key { return newDevice(Config{Private: *private}, curveKnown).public }
+// remembered gives what is genuine, and cheap what is none and takes next to no time: it has what both ends of a handshake
+// rest on, that products of keys are the same either way, and that what differs at first differs at last.
+var (
+	remembered = &primitives{curveKnown, hmacOf}
+	cheap      = &primitives{curveCheap, hmacCheap}
+)
+
+// curveCheap multiplies odd numbers of 64 bits, in each of the four places of a key.
+func curveCheap(scalar, point []byte) ([]byte, error) {
+	out := make([]byte, 0, len(Key{}))
+	for i := 0; i < len(Key{}); i += 8 {
+		out = binary.LittleEndian.AppendUint64(out, (binary.LittleEndian.Uint64(scalar[i:])|1)*(binary.LittleEndian.Uint64(point[i:])|1))
+	}
+	return out, nil
+}
+
+func hmacCheap(k, a, b []byte) (out Key) {
+	x, y := uint64(0x9e3779b97f4a7c15), uint64(0xbf58476d1ce4e5b9)
+	for i, in := range [...][]byte{k, a, b} {
+		y += uint64(len(in))<<8 + uint64(i)
+		for len(in) > 0 {
+			var word [8]byte
+			in = in[copy(word[:], in):]
+			hi, lo := bits.Mul64(x^binary.LittleEndian.Uint64(word[:]), 0xd6e8feb86659fd93)
+			x, y = lo^y, bits.RotateLeft64(y, 29)+hi
+		}
+	}
+	for i := 0; i < len(out); i += 8 {
+		hi, lo := bits.Mul64(x+uint64(i), y|1)
+		x, y = x^hi, y+lo
+		binary.LittleEndian.PutUint64(out[i:], x^lo)
+	}
+	return out
+}
+
+func publicOf(with *primitives, private *Key) Key {
+	return newDevice(Config{Private: *private}, with).public
+}
 
 func newKey(random func([]byte)) (k Key) {
 	random(k[:])

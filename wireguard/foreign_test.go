@@ -78,7 +78,7 @@ func newForeign(t *testing.T, psk bool) *foreign {
 	if psk {
 		random(shared[:])
 	}
-	mp, tp := publicOf(&mine), publicOf(&theirs)
+	mp, tp := publicOf(genuine, &mine), publicOf(genuine, &theirs)
 	dev := device.NewDevice(f.tun.TUN(), f.wire, device.NewLogger(device.LogLevelSilent, ""))
 	t.Cleanup(dev.Close)
 	if err := dev.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=1\npublic_key=%s\npreshared_key=%s\nendpoint=%s\nallowed_ip=10.0.0.1/32\n",
@@ -88,7 +88,7 @@ func newForeign(t *testing.T, psk bool) *foreign {
 	if err := dev.Up(); err != nil {
 		t.Fatal(err)
 	}
-	e, err := newEnd("ours", mine, PeerConfig{Public: tp, PSK: shared}, random)
+	e, err := newEnd("ours", remembered, mine, PeerConfig{Public: tp, PSK: shared}, random)
 	if err != nil {
 		t.Fatal(err)
 	}

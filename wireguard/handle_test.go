@@ -55,7 +55,7 @@ func newMailbag(t testing.TB) *mailbag {
 	m.list = append(m.list, letter{take(w.a), nil})
 	m.list = append(m.list, initiations...)
 	random := seeded(77)
-	stranger, err := newEnd("stranger", newKey(random), PeerConfig{Public: w.b.d.Public()}, random)
+	stranger, err := newEnd("stranger", remembered, newKey(random), PeerConfig{Public: w.b.d.Public()}, random)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestAnInitiatorThatForgotHowFarItsClockWasAheadIsReachedByTheOther(t *testi
 	w.run(time.Second)
 	// a is begun anew with its clock put right, and knows nothing of before.
 	random := seeded(50)
-	again, err := newEnd("a", w.a.d.private, PeerConfig{Public: w.b.d.Public(), PSK: w.a.p.psk}, random)
+	again, err := newEnd("a", remembered, w.a.d.private, PeerConfig{Public: w.b.d.Public(), PSK: w.a.p.psk}, random)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,12 +53,21 @@ func hmacOf(k, a, b []byte) Key {
 	return sum
 }
 
+// primitives are what the time of a handshake goes into.
+type primitives struct {
+	curve func(scalar, point []byte) ([]byte, error) // X25519
+	hmac  func(k, a, b []byte) Key                   // HMAC-BLAKE2s of two strings one after the other
+}
+
+// genuine are those of the protocol. Tests of what is around them, which have millions of handshakes, may take cheaper ones.
+var genuine = &primitives{curve25519.X25519, hmacOf}
+
 // kdf derives up to three keys (section 5.4: Kdf_n, which is HKDF).
-func kdf(k *Key, input []byte, outs ...*Key) {
-	secret := hmacOf(k[:], input, nil)
+func (x *primitives) kdf(k *Key, input []byte, outs ...*Key) {
+	secret := x.hmac(k[:], input, nil)
 	var last Key
 	for i, out := range outs {
-		last = hmacOf(secret[:], last[:min(i, 1)*len(last)], []byte{byte(i + 1)})
+		last = x.hmac(secret[:], last[:min(i, 1)*len(last)], []byte{byte(i + 1)})
 		*out = last
 	}
 	clear(secret[:])
@@ -66,16 +75,19 @@ func kdf(k *Key, input []byte, outs ...*Key) {
 }
 
 // A noise is the state of one handshake: chaining key and hash.
-type noise struct{ chain, hash Key }
+type noise struct {
+	*primitives
+	chain, hash Key
+}
 
-func newNoise(responder *Key) noise {
-	return noise{chain: initialChain, hash: hashOf(initialHash[:], responder[:])}
+func (x *primitives) newNoise(responder *Key) noise {
+	return noise{x, initialChain, hashOf(initialHash[:], responder[:])}
 }
 
 func (n *noise) mixHash(b []byte) { n.hash = hashOf(n.hash[:], b) }
 
 // mixKey mixes input into the chaining key.
-func (n *noise) mixKey(input []byte) { kdf(&n.chain, input, &n.chain) }
+func (n *noise) mixKey(input []byte) { n.kdf(&n.chain, input, &n.chain) }
 
 // mixDH mixes a shared secret in and returns the key that results with it. It is false for a public key of low
 // order, whose shared secret everybody knows.
@@ -84,7 +96,7 @@ func (d *Device) mixDH(n *noise, private, public *Key) (k Key, ok bool) {
 	if err != nil {
 		return k, false
 	}
-	kdf(&n.chain, secret, &n.chain, &k)
+	n.kdf(&n.chain, secret, &n.chain, &k)
 	clear(secret)
 	return k, true
 }
@@ -175,7 +187,7 @@ type handshake struct {
 
 // initiate appends an initiation without its MACs.
 func (d *Device) initiate(dst []byte, p *Peer, local uint32, stamp timestamp) (handshake, []byte, bool) {
-	hs := handshake{noise: newNoise(&p.public), local: local, ephemeral: d.newPrivate()}
+	hs := handshake{noise: d.newNoise(&p.public), local: local, ephemeral: d.newPrivate()}
 	public := d.publicOf(&hs.ephemeral)
 	dst = append(dst, TypeInitiation, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, local)
@@ -188,13 +200,13 @@ func (d *Device) initiate(dst []byte, p *Peer, local uint32, stamp timestamp) (h
 	}
 	dst = hs.noise.seal(dst, &k, d.public[:])
 	// The static keys' shared secret is the same every time: computed once.
-	kdf(&hs.noise.chain, p.static[:], &hs.noise.chain, &k)
+	hs.noise.kdf(&hs.noise.chain, p.static[:], &hs.noise.chain, &k)
 	return hs, hs.noise.seal(dst, &k, stamp[:]), true
 }
 
 // consumeInitiation opens an initiation whose MACs were checked, and finds whose it is.
 func (d *Device) consumeInitiation(msg []byte) (hs handshake, p *Peer, stamp timestamp, err error) {
-	hs = handshake{noise: newNoise(&d.public), remote: binary.LittleEndian.Uint32(msg[4:])}
+	hs = handshake{noise: d.newNoise(&d.public), remote: binary.LittleEndian.Uint32(msg[4:])}
 	hs.peerEph = Key(msg[atEphemeral:])
 	hs.noise.mixHash(hs.peerEph[:])
 	hs.noise.mixKey(hs.peerEph[:])
@@ -209,7 +221,7 @@ func (d *Device) consumeInitiation(msg []byte) (hs handshake, p *Peer, stamp tim
 	if p = d.byKey[Key(static)]; p == nil {
 		return hs, nil, stamp, ErrUnknownPeer
 	}
-	kdf(&hs.noise.chain, p.static[:], &hs.noise.chain, &k)
+	hs.noise.kdf(&hs.noise.chain, p.static[:], &hs.noise.chain, &k)
 	plain, ok := hs.noise.open(&k, msg[atStamp:atMACs])
 	if !ok {
 		return hs, nil, stamp, ErrUnauthentic
@@ -235,7 +247,7 @@ func (d *Device) respond(dst []byte, p *Peer, hs *handshake, local uint32) (out 
 	}
 	k := n.mixPSK(&p.psk)
 	dst = n.seal(dst, &k, nil)
-	kdf(&n.chain, nil, &receive, &send)
+	n.kdf(&n.chain, nil, &receive, &send)
 	hs.forget()
 	return dst, send, receive, true
 }
@@ -255,7 +267,7 @@ func (d *Device) consumeResponse(msg []byte, p *Peer, hs handshake) (send, recei
 	if _, ok = n.open(&k, msg[atEmpty:atEmpty+TagSize]); !ok {
 		return send, receive, false
 	}
-	kdf(&n.chain, nil, &send, &receive)
+	n.kdf(&n.chain, nil, &send, &receive)
 	hs.forget()
 	return send, receive, true
 }
@@ -263,7 +275,7 @@ func (d *Device) consumeResponse(msg []byte, p *Peer, hs handshake) (send, recei
 // mixPSK mixes the pre-shared key in and returns the key that results with it (section 5.4.3).
 func (n *noise) mixPSK(psk *Key) (k Key) {
 	var t Key
-	kdf(&n.chain, psk[:], &n.chain, &t, &k)
+	n.kdf(&n.chain, psk[:], &n.chain, &t, &k)
 	n.mixHash(t[:])
 	return k
 }

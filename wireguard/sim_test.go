@@ -35,14 +35,19 @@ type event struct {
 
 func newWorld(t testing.TB, seed uint64) *world {
 	t.Helper()
+	return newWorldOf(t, remembered, seed)
+}
+
+func newWorldOf(t testing.TB, with *primitives, seed uint64) *world {
+	t.Helper()
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), delay: 20 * time.Millisecond}
 	random := seeded(seed)
 	ka, kb, psk := newKey(random), newKey(random), newKey(random)
 	var err error
-	if w.a, err = newEnd("a", ka, PeerConfig{Public: publicOf(&kb), PSK: psk}, random); err != nil {
+	if w.a, err = newEnd("a", with, ka, PeerConfig{Public: publicOf(with, &kb), PSK: psk}, random); err != nil {
 		t.Fatal(err)
 	}
-	if w.b, err = newEnd("b", kb, PeerConfig{Public: publicOf(&ka), PSK: psk}, random); err != nil {
+	if w.b, err = newEnd("b", with, kb, PeerConfig{Public: publicOf(with, &ka), PSK: psk}, random); err != nil {
 		t.Fatal(err)
 	}
 	w.a.send, w.b.send = w.carry(w.b), w.carry(w.a)
