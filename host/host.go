@@ -70,6 +70,12 @@ var (
 		"give it a file of its own (/etc/netns/NAME/resolv.conf and ip netns exec) to resolve overlay names")
 )
 
+// A Carrier says whether an interface can carry packets: it is switched on, and a cable is in or a radio associated.
+type Carrier struct {
+	Index int
+	Up    bool
+}
+
 // Interface is a network interface as candidate gathering needs it.
 type Interface struct {
 	Index int

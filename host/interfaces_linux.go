@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// coalesce is how long WatchLinks collects changes before it says so. One
-	// cable or one DHCP lease is a burst of 5 to 20 messages within some 100 ms;
-	// a person does not notice the delay.
-	coalesce = 200 * time.Millisecond
+	// coalesce is how long WatchLinks collects changes after a notice before the
+	// next. One cable or one DHCP lease is a burst of 5 to 20 messages within some
+	// 100 ms: three notices, and the last of them, with the route, is not late.
+	coalesce = 50 * time.Millisecond
 
 	// dumpTries bounds how often a listing is repeated that the kernel marked
 	// as inconsistent (NLM_F_DUMP_INTR) because the tables changed meanwhile.
@@ -51,7 +51,7 @@ func Interfaces() ([]Interface, error) {
 			Index:        at.Index,
 			Name:         at.Name,
 			MTU:          at.MTU,
-			Up:           at.RawFlags&(unix.IFF_UP|unix.IFF_RUNNING) == unix.IFF_UP|unix.IFF_RUNNING,
+			Up:           isUp(at.RawFlags),
 			Loopback:     at.RawFlags&unix.IFF_LOOPBACK != 0,
 			PointToPoint: at.RawFlags&unix.IFF_POINTOPOINT != 0,
 			Addrs:        usable[at.Index],
@@ -145,9 +145,9 @@ func leavesBy(r netlink.Route) (index int, up bool) {
 }
 
 // WatchLinks says when links, addresses or routes of this network namespace
-// changed. Changes are collected for about 200 ms and a notice that nobody
-// has taken yet stands for later ones too: after each change there is at least
-// one notice. The channel is closed when ctx ends, or when the kernel's
+// changed: at once, and then every 50 ms as long as they go on changing. A notice
+// that nobody has taken yet stands for later ones too: after each change there is
+// at least one notice. The channel is closed when ctx ends, or when the kernel's
 // notices cannot be read any more (which is logged).
 func WatchLinks(ctx context.Context) (<-chan struct{}, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
@@ -184,26 +184,22 @@ func WatchLinks(ctx context.Context) (<-chan struct{}, error) {
 	return coalesced(ctx, changed), nil
 }
 
-// coalesced passes notices on, those of a burst as one. Its channel closes after
-// the one it reads from, or when ctx ends.
+// coalesced passes notices on: the first of a burst at once, and the others as
+// one at intervals. Its channel closes after the one it reads from, or when ctx
+// ends.
 func coalesced(ctx context.Context, changed <-chan struct{}) <-chan struct{} {
 	out := make(chan struct{}, 1)
 	go func() {
 		defer close(out)
 		for range changed {
+			notify(out)
 			wait := time.NewTimer(coalesce)
 			select {
 			case <-ctx.Done():
 				wait.Stop()
 				return
-			case <-wait.C:
+			case <-wait.C: // what came meanwhile lies in changed, as one
 			}
-			// What came meanwhile is covered by the notice that follows.
-			select {
-			case <-changed:
-			default:
-			}
-			notify(out)
 		}
 	}()
 	return out

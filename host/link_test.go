@@ -379,7 +379,7 @@ func TestTheDefaultRouteIsTheOneWithTheLowestMetricThatIsUp(t *testing.T) {
 	expect("eth2")
 }
 
-func TestABurstOfChangesIsOneNoticeAndALaterOneAnother(t *testing.T) {
+func TestABurstOfChangesIsToldAtOnceAndThenAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		changed := make(chan struct{}, 1)
@@ -391,11 +391,16 @@ func TestABurstOfChangesIsOneNoticeAndALaterOneAnother(t *testing.T) {
 				t.Errorf("%d notices after %v, want %d", len(notices), time.Since(start), n)
 			}
 		}
-		for range 20 { // 190 ms of them
+		notify(changed)
+		synctest.Wait()
+		expect(1) // the first is told at once
+		<-notices
+		for range 20 { // nearly all of an interval
 			notify(changed)
-			time.Sleep(coalesce / 20)
+			time.Sleep(coalesce / 21)
 		}
 		synctest.Wait()
+		expect(0)
 		time.Sleep(coalesce)
 		synctest.Wait()
 		expect(1)
@@ -412,6 +417,10 @@ func TestABurstOfChangesIsOneNoticeAndALaterOneAnother(t *testing.T) {
 		<-notices
 		notify(changed)
 		synctest.Wait()
+		expect(1)
+		<-notices
+		notify(changed) // within the interval
+		synctest.Wait()
 		cancel()
 		synctest.Wait()
 		if _, open := <-notices; open {
@@ -419,6 +428,48 @@ func TestABurstOfChangesIsOneNoticeAndALaterOneAnother(t *testing.T) {
 		}
 		close(changed)
 	})
+}
+
+func TestAnInterfaceThatGoesOrComesIsToldWithinMilliseconds(t *testing.T) {
+	inNetworkNamespace(t)
+	l := newTUN(t, "eth9")
+	carriers, err := WatchCarriers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(what string, up bool) {
+		t.Helper()
+		began := time.Now()
+		for deadline := time.After(5 * time.Second); ; {
+			select {
+			case c := <-carriers:
+				if c.Index == l.Attrs().Index && c.Up == up {
+					t.Logf("%s: told after %v", what, time.Since(began))
+					return
+				}
+			case <-deadline:
+				t.Fatalf("%s: nobody says so", what)
+			}
+		}
+	}
+	for range 3 {
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+		told("it comes", true)
+		if err := netlink.LinkSetDown(l); err != nil {
+			t.Fatal(err)
+		}
+		told("it goes", false)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		t.Fatal(err)
+	}
+	told("it comes", true)
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	told("it is taken away", false)
 }
 
 func TestLinksAddressesAndRoutesAreWatched(t *testing.T) {

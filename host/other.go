@@ -19,6 +19,7 @@ func (*Resolver) Close() error                  { return ErrNotSupported }
 
 func Interfaces() ([]Interface, error)                        { return nil, ErrNotSupported }
 func WatchLinks(context.Context) (<-chan struct{}, error)     { return nil, ErrNotSupported }
+func WatchCarriers(context.Context) (<-chan Carrier, error)   { return nil, ErrNotSupported }
 func DefaultRoute() (ifname string, ok bool)                  { return "", false }
 func LinkExists(string) (bool, error)                         { return false, ErrNotSupported }
 func CheckTUN() error                                         { return ErrNotSupported }
