@@ -18,7 +18,12 @@ type station interface {
 
 // WithLink impairs the leg of a host or router as the link says, in each direction. The zero link impairs nothing,
 // but [Host.SetLink] may change it.
-func WithLink(l vnet.LinkConfig) HostOption { return func(c *hostConfig) { c.link = &l } }
+func WithLink(l vnet.LinkConfig) HostOption { return WithLinks(l, l) }
+
+// WithLinks is WithLink for each direction: on the way out and on the way in.
+func WithLinks(out, in vnet.LinkConfig) HostOption {
+	return func(c *hostConfig) { c.link = &[2]vnet.LinkConfig{out, in} }
+}
 
 // WithAddrs gives a host, or a router outside, this IPv4 address of its network instead of the next in turn. A router
 // of [Network.AddNATRouter] may have several.
@@ -60,18 +65,21 @@ func taps(inside, insideName, outside, outsideName string) (fds [2]int, err erro
 type cable struct {
 	bay     *patchbay
 	station *router.Cable
-	link    vnet.LinkConfig
+	out, in vnet.LinkConfig
 }
 
 // lay makes the host's leg of a cable.
-func (h *Host) lay(l vnet.LinkConfig) error {
+func (h *Host) lay(out, in vnet.LinkConfig) error {
 	bay, err := h.lab.bay()
 	if err != nil {
 		return err
 	}
 	var fds [2]int
-	c := &cable{bay: bay, link: l}
-	c.station, err = router.NewCable(l, seedOf(h.addr4), func(to router.Leg, frame []byte) { writeTAP(fds[to], frame) })
+	c := &cable{bay: bay, out: out, in: in}
+	c.station, err = router.NewCable(out, seedOf(h.addr4), func(to router.Leg, frame []byte) { writeTAP(fds[to], frame) })
+	if err == nil {
+		err = c.station.SetLinks(out, in)
+	}
 	if err != nil {
 		return err
 	}
@@ -92,18 +100,48 @@ func seedOf(a netip.Addr) (seed uint64) {
 
 func (c *cable) remove() error { return c.bay.remove(c.station) }
 
-func (c *cable) setUp(up bool) error { return c.bay.do(func() { c.station.SetUp(up) }) }
+func (c *cable) setUp(up bool) error { return c.setCut(!up, !up) }
 
-// SetLink changes how the leg of a host, made [WithLink], is impaired. Of a router of [Network.AddNATRouter] it is
-// the way outside.
-func (h *Host) SetLink(l vnet.LinkConfig) error {
+func (c *cable) setCut(out, in bool) error {
+	return c.bay.do(func() { c.station.SetCut(out, in) })
+}
+
+// errNoCable says that nothing can be done about a leg.
+func (h *Host) errNoCable(what string) error {
+	return fmt.Errorf("%s the link of %s: it was made without WithLink", what, h.Name)
+}
+
+// SetLink changes how the leg of a host, made [WithLink], is impaired, in both directions. Of a router of
+// [Network.AddNATRouter] it is the way outside.
+func (h *Host) SetLink(l vnet.LinkConfig) error { return h.SetLinks(l, l) }
+
+// SetLinks changes it on the way out and on the way in.
+func (h *Host) SetLinks(out, in vnet.LinkConfig) error {
 	if h.cable == nil {
-		return fmt.Errorf("the link of %s cannot be impaired: it was made without WithLink", h.Name)
+		return h.errNoCable("changing")
 	}
 	var err error
-	if err = errors.Join(h.cable.bay.do(func() { err = h.cable.station.SetLink(l) }), err); err != nil {
+	if err = errors.Join(h.cable.bay.do(func() { err = h.cable.station.SetLinks(out, in) }), err); err != nil {
 		return fmt.Errorf("changing the link of %s: %w", h.Name, err)
 	}
-	h.cable.link = l
+	h.cable.out, h.cable.in = out, in
 	return nil
+}
+
+// SetCut makes a black hole of the leg, on the way out, on the way in, or both: nobody is told. SetCut(false, false)
+// mends it.
+func (h *Host) SetCut(out, in bool) error {
+	if h.cable == nil {
+		return h.errNoCable("cutting")
+	}
+	return h.cable.setCut(out, in)
+}
+
+// LinkCounts are what the two directions of the leg have done so far.
+func (h *Host) LinkCounts() (out, in router.WireCounts, err error) {
+	if h.cable == nil {
+		return out, in, h.errNoCable("counting what passes")
+	}
+	err = h.cable.bay.do(func() { out, in = h.cable.station.LinkCounts() })
+	return out, in, err
 }

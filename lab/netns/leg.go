@@ -228,6 +228,12 @@ func (g *Leg) Cut(out, in bool) error {
 	return g.bay.do(func() { g.station.SetCut(out, in) })
 }
 
+// Counts are what the two directions have done so far. What tbf had no room for is not among it.
+func (g *Leg) Counts() (out, in router.WireCounts, err error) {
+	err = g.bay.do(func() { out, in = g.station.LinkCounts() })
+	return out, in, err
+}
+
 // SetCarrier plugs the cable into the host's interface, or pulls it out: the host's kernel sees it at once, and tells
 // who asks (netlink).
 func (g *Leg) SetCarrier(up bool) error {

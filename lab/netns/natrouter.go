@@ -88,7 +88,7 @@ func (n *Network) addNATRouter(name string, nat vnet.NATConfig, config hostConfi
 		c.Outside.Prefix6 = within(n.prefix6, host.addr6)
 	}
 	if config.link != nil {
-		c.Link = *config.link
+		c.Link, c.LinkIn = config.link[0], &config.link[1]
 	}
 	return r, r.run(c)
 }
@@ -154,13 +154,16 @@ func (r *Router) Rebind() error {
 	return r.user.do(func(e *router.Router) { e.Rebind(time.Now()) })
 }
 
-// SetLink changes the way outside.
-func (r *Router) SetLink(l vnet.LinkConfig) error {
+// SetLink changes the way outside, in both directions.
+func (r *Router) SetLink(l vnet.LinkConfig) error { return r.SetLinks(l, l) }
+
+// SetLinks changes the way outside, outwards and inwards. What waits or is under way is not lost by it.
+func (r *Router) SetLinks(out, in vnet.LinkConfig) error {
 	if r.user == nil {
-		return r.Host.SetLink(l)
+		return r.Host.SetLinks(out, in)
 	}
 	var err error
-	if err = errors.Join(r.user.do(func(e *router.Router) { err = e.SetLink(l) }), err); err != nil {
+	if err = errors.Join(r.user.do(func(e *router.Router) { err = e.SetLinks(out, in) }), err); err != nil {
 		return fmt.Errorf("changing the link of %s: %w", r.Name, err)
 	}
 	return nil
@@ -168,12 +171,30 @@ func (r *Router) SetLink(l vnet.LinkConfig) error {
 
 // change changes something of the way outside.
 func (u *userspace) change(r *Router, f func(*vnet.LinkConfig)) error {
-	var l vnet.LinkConfig
-	if err := u.do(func(e *router.Router) { l, _ = e.Link() }); err != nil {
+	var out, in vnet.LinkConfig
+	if err := u.do(func(e *router.Router) { out, in = e.Links() }); err != nil {
 		return err
 	}
-	f(&l)
-	return r.SetLink(l)
+	f(&out)
+	f(&in)
+	return r.SetLinks(out, in)
+}
+
+// SetCut makes a black hole of the way outside, outwards, inwards, or both: nobody is told. SetCut(false, false) mends it.
+func (r *Router) SetCut(out, in bool) error {
+	if r.user == nil {
+		return r.Host.SetCut(out, in)
+	}
+	return r.user.do(func(e *router.Router) { e.SetCut(out, in) })
+}
+
+// LinkCounts are what the two directions of the way outside have done so far.
+func (r *Router) LinkCounts() (out, in router.WireCounts, err error) {
+	if r.user == nil {
+		return r.Host.LinkCounts()
+	}
+	err = r.user.do(func(e *router.Router) { out, in = e.LinkCounts() })
+	return out, in, err
 }
 
 // SetUp plugs the way outside in, or pulls it out.

@@ -61,9 +61,9 @@ type hostConfig struct {
 	addrs []netip.Addr
 	pool  int
 	hops  uint8
-	link  *vnet.LinkConfig
-	// Of further legs:
-	line   *[2]vnet.LinkConfig // on the way out, on the way in
+	link  *[2]vnet.LinkConfig // on the way out, on the way in
+	// Of further legs, as link:
+	line   *[2]vnet.LinkConfig
 	metric int
 }
 
@@ -175,7 +175,7 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 		lines = append([]string{"link set " + h.link + " addrgenmode none"}, lines...)
 	}
 	if config.link != nil {
-		err = h.lay(*config.link)
+		err = h.lay(config.link[0], config.link[1])
 	} else {
 		lines = append([]string{"link add " + h.link + " type veth peer name " + h.peer + " netns " + n.gateway}, lines...)
 		if n.single {
@@ -240,8 +240,7 @@ func (h *Host) unplug() error {
 func (h *Host) Move(to *Network) error {
 	config := hostConfig{v6: h.addr6.IsValid() && to.prefix6.IsValid()}
 	if h.cable != nil {
-		link := h.cable.link
-		config.link = &link
+		config.link = &[2]vnet.LinkConfig{h.cable.out, h.cable.in}
 	}
 	err := h.unplug()
 	if err == nil {

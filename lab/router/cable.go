@@ -42,6 +42,11 @@ func (c *Cable) SetUp(up bool) { c.SetCut(!up, !up) }
 // SetCut lets nothing pass outwards, or inwards, or lets it pass again. What is under way arrives.
 func (c *Cable) SetCut(out, in bool) { c.wires[Inside].down, c.wires[Outside].down = out, in }
 
+// LinkCounts are what the two directions have done so far.
+func (c *Cable) LinkCounts() (out, in WireCounts) {
+	return c.wires[Inside].WireCounts, c.wires[Outside].WireCounts
+}
+
 // Handle takes a frame that came in by a leg, and keeps nothing of it.
 func (c *Cable) Handle(now time.Time, from Leg, frame []byte) {
 	if isDiscovery(frame) {

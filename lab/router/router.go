@@ -89,8 +89,9 @@ type Config struct {
 	Gateway4, Gateway6 netip.Addr
 	// NAT is what it does with IPv4. Where it translates, Public holds the outside interface's own address, and
 	// may hold more of that segment's. IPv6 is filtered alike.
-	NAT  vnet.NATConfig
-	Link vnet.LinkConfig // of the way outside, in each direction
+	NAT    vnet.NATConfig
+	Link   vnet.LinkConfig  // of the way outside
+	LinkIn *vnet.LinkConfig // of the way inwards, where that differs; else nil
 	// Hops is how many routers the way outside counts for in a packet's time to live, in each direction: those of
 	// the internet, of which the laboratory has none.
 	Hops uint8
@@ -180,7 +181,11 @@ func New(c Config, out func(Leg, []byte)) (*Router, error) {
 	if err := r.newNATs(); err != nil {
 		return nil, err
 	}
-	if err := r.SetLink(c.Link); err != nil {
+	inwards := c.Link
+	if c.LinkIn != nil {
+		inwards = *c.LinkIn
+	}
+	if err := r.SetLinks(c.Link, inwards); err != nil {
 		return nil, err
 	}
 	r.up.rng = rand.New(rand.NewPCG(c.Seed, 1))
@@ -212,19 +217,28 @@ func (r *Router) newNATs() error {
 }
 
 // SetLink changes the way outside, in both directions. What is under way arrives when it would have.
-func (r *Router) SetLink(l vnet.LinkConfig) error {
-	if err := l.Check(); err != nil {
+func (r *Router) SetLink(l vnet.LinkConfig) error { return r.SetLinks(l, l) }
+
+// SetLinks is SetLink with a configuration for each direction: outwards, and inwards.
+func (r *Router) SetLinks(out, in vnet.LinkConfig) error {
+	if err := errors.Join(out.Check(), in.Check()); err != nil {
 		return err
 	}
-	r.up.link, r.down.link = l, l
+	r.up.link, r.down.link = out, in
 	return nil
 }
 
 // SetUp plugs the way outside in, or pulls it out.
-func (r *Router) SetUp(up bool) { r.up.down, r.down.down = !up, !up }
+func (r *Router) SetUp(up bool) { r.SetCut(!up, !up) }
 
-// Link is the way outside as it is now, and whether it is plugged in.
-func (r *Router) Link() (l vnet.LinkConfig, up bool) { return r.up.link, !r.up.down }
+// SetCut lets nothing pass outwards, or inwards, or lets it pass again. What is under way arrives.
+func (r *Router) SetCut(out, in bool) { r.up.down, r.down.down = out, in }
+
+// Links are the two directions of the way outside as they are now.
+func (r *Router) Links() (out, in vnet.LinkConfig) { return r.up.link, r.down.link }
+
+// LinkCounts are what the two directions of the way outside have done so far.
+func (r *Router) LinkCounts() (out, in WireCounts) { return r.up.WireCounts, r.down.WireCounts }
 
 // SetBlock changes which UDP packets are let through by nobody.
 func (r *Router) SetBlock(b Block) { r.block = b }

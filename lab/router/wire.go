@@ -10,13 +10,6 @@ import (
 // bufferSize holds a frame of any Ethernet without jumbo frames: 1500 bytes, its header and a VLAN tag.
 const bufferSize = 2048
 
-// leastQueue is how many bytes wait for their turn at least, and queueTime how much of the rate, where a link does
-// not say: the same as in lab/vnet.
-const (
-	leastQueue = 30_000
-	queueTime  = 100 * time.Millisecond
-)
-
 // What is reordered is held up between these, as in lab/vnet.
 const (
 	reorderLeast = time.Millisecond
@@ -34,6 +27,16 @@ type wire struct {
 	seq  uint64
 	held []heldFrame // heap, by arrival
 	pool [][]byte
+	WireCounts
+}
+
+// WireCounts are what one direction of a link has done so far.
+type WireCounts struct {
+	Frames, Bytes uint64 // that it took: they have passed, or are under way
+	Lost          uint64 // frames, by chance
+	Overflowed    uint64 // frames that the queue had no room for
+	Unplugged     uint64 // frames that met a link that is down or cut
+	MostQueued    int    // bytes: the longest that the queue at the link's rate was
 }
 
 type heldFrame struct {
@@ -53,8 +56,25 @@ const (
 	unplugged
 )
 
-// push gives a frame to the wire. Unless it passes at once, the caller keeps the buffer: what is held is a copy.
+// push gives a frame to the wire, and counts what becomes of it.
 func (w *wire) push(now time.Time, frame []byte) passage {
+	p := w.take(now, frame)
+	switch p {
+	case passes, held:
+		w.Frames++
+		w.Bytes += uint64(len(frame))
+	case lost:
+		w.Lost++
+	case overflows:
+		w.Overflowed++
+	case unplugged:
+		w.Unplugged++
+	}
+	return p
+}
+
+// take gives a frame to the wire. Unless it passes at once, the caller keeps the buffer: what is held is a copy.
+func (w *wire) take(now time.Time, frame []byte) passage {
 	l := &w.link
 	switch {
 	case w.down:
@@ -68,16 +88,15 @@ func (w *wire) push(now time.Time, frame []byte) passage {
 	}
 	at := now
 	if l.Rate > 0 {
-		queue := l.Queue
-		if queue <= 0 {
-			queue = max(int(l.Rate/8*queueTime.Seconds()), leastQueue)
-		}
+		queue := int(l.QueueBytes())
 		if w.free.Before(now) {
 			w.free = now
 		}
-		if backlog := w.free.Sub(now).Seconds() * l.Rate / 8; int(backlog)+len(frame) > queue {
+		backlog := int(w.free.Sub(now).Seconds()*l.Rate/8) + len(frame)
+		if backlog > queue {
 			return overflows
 		}
+		w.MostQueued = max(w.MostQueued, backlog)
 		w.free = w.free.Add(time.Duration(float64(len(frame)*8) / l.Rate * float64(time.Second)))
 		at = w.free
 	}
