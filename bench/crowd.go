@@ -250,6 +250,7 @@ type deaf struct{}
 func (deaf) HandleDatagram(weft.LinkID, netip.AddrPort, wire.Class, []byte) {}
 func (deaf) HandleRelayed(weft.Via, weft.NodeID, []byte)                    {}
 func (deaf) Active(weft.NodeID)                                             {}
+func (deaf) Silent(weft.NodeID, weft.Via, string)                           {}
 
 // crowdSource is the hub's device: flows of TCP in super-packets, each of which goes on when its last one has arrived.
 type crowdSource struct {

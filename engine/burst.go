@@ -27,9 +27,7 @@ type burst struct {
 const burstSize = 128 << 10
 
 func newBurst(e *Engine) *burst {
-	b := &burst{e: e, place: make([]byte, 0, burstSize), writer: host.NewUDPWriter()}
-	b.writer.Patient = true
-	return b
+	return &burst{e: e, place: make([]byte, 0, burstSize), writer: host.NewUDPWriter()}
 }
 
 // A lane is how a way is gone at the moment.

@@ -67,8 +67,10 @@ const (
 )
 
 func newControl(e *Engine, dev *wireguard.Device) *control {
+	out := newBurst(e)
+	out.writer.Patient = true
 	return &control{
-		e: e, dev: dev, burst: newBurst(e), load: load{seed: rand.Uint64()},
+		e: e, dev: dev, burst: out, load: load{seed: rand.Uint64()},
 		messages: make(chan message, messagesQueued), posts: make(chan post, postsQueued), calls: make(chan func(time.Time)),
 	}
 }
@@ -315,17 +317,8 @@ func (c *control) giveUp(p *peer) {
 
 // keepalive sends an empty packet, unless there was another just now.
 func (c *control) keepalive(now time.Time, p *peer) {
-	s, w := p.current.Load(), p.route.Load()
-	if s == nil || w == nil || p.sent.Load() == c.e.nanos(now) {
-		return
-	}
-	if l, err := c.e.lane(w); err == nil {
-		if message, _ := c.burst.seal(s, l, make([]byte, 0, wireguard.PaddingMultiple), 0); message != nil {
-			w.txPackets.Add(1)
-			w.txBytes.Add(uint64(len(message)))
-			p.sent.Store(c.e.nanos(now))
-		}
-		c.burst.flush()
+	if s := p.current.Load(); s != nil && p.sent.Load() != c.e.nanos(now) {
+		_ = c.e.sealInner(c.burst, s, nil, nil) // without a way there is none to keep alive
 	}
 }
 

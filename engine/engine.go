@@ -103,6 +103,8 @@ type Handler interface {
 	// Active says that data begins to go to or come from a peer that had none for about a second. A handshake
 	// that is begun counts as data: data waits for it.
 	Active(id weft.NodeID)
+	// Silent says that data by one of the ways of a peer's bond does not arrive, and why that is thought.
+	Silent(id weft.NodeID, via weft.Via, reason string)
 }
 
 // An Engine moves packets between a device and the underlay. Its methods may be called at any time from

@@ -144,6 +144,8 @@ func (r *recorder) HandleDatagram(link weft.LinkID, from netip.AddrPort, class w
 	r.datagrams = append(r.datagrams, recorded{link: link, from: from, class: class, b: string(b)})
 }
 
+func (r *recorder) Silent(id weft.NodeID, via weft.Via, reason string) {}
+
 func (r *recorder) HandleRelayed(via weft.Via, src weft.NodeID, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

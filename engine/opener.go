@@ -3,8 +3,10 @@ package engine
 import (
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"weft"
+	"weft/bond"
 	"weft/engine/fit"
 	"weft/engine/segment"
 	"weft/host"
@@ -19,12 +21,14 @@ type opener struct {
 	merge, spare *segment.Merger
 	to           Queue
 	session      *session // whose window is held
+	order        *ordered // of its peer, held as well; nil: what comes is delivered as it comes
 	came, data   bool     // by it: something authentic, something with a packet in it
 	from         netip.Addr
 	fromSession  *session // to whose peer from belongs, by routes
 	routes       *wireguard.Routes
 	run          run
 	now          int64
+	feedback     wire.Feedback // the last
 }
 
 // A run is a stretch of packets that came the same way: counted together.
@@ -181,6 +185,9 @@ func (o *opener) handshake(b []byte) {
 func (o *opener) open(s *session, counter uint64, b []byte) {
 	if o.now >= s.until || !s.window.Check(counter) {
 		o.e.drops.unopened.Add(1)
+		if o.order != nil && o.now < s.until {
+			o.order.recv.Duplicate(time.Duration(o.now), o.path(), s.Local, counter, len(b))
+		}
 		return
 	}
 	most := len(b) - wireguard.HeaderSize
@@ -208,12 +215,20 @@ func (o *opener) open(s *session, counter uint64, b []byte) {
 	}
 	if len(packet) == 0 {
 		o.merge.Undo()
+		o.arrived(s, counter, len(b), nil)
+		return
+	}
+	if kind, ok := wire.InnerKind(packet); ok {
+		o.control(s, kind, packet)
+		o.merge.Undo()
+		o.arrived(s, counter, len(b), nil)
 		return
 	}
 	n, from := innerLength(packet)
 	if n == 0 || !o.belongs(from, s) {
 		o.merge.Undo()
 		o.e.drops.foreign.Add(1)
+		o.arrived(s, counter, len(b), nil)
 		return
 	}
 	o.data = true
@@ -222,11 +237,90 @@ func (o *opener) open(s *session, counter uint64, b []byte) {
 			fit.Clamp(packet[:n], most)
 		}
 	}
+	if o.order == nil {
+		o.add(n)
+		return
+	}
+	if o.arrived(s, counter, len(b), packet[:n]) {
+		o.add(n)
+	} else {
+		o.merge.Undo()
+	}
+	o.drain()
+}
+
+// add puts the packet of n bytes that was put where the merger said behind those that are there.
+func (o *opener) add(n int) {
 	if !o.merge.Add(n) {
 		o.merge.Move(n, o.spare)
 		o.write()
 		o.merge, o.spare = o.spare, o.merge
 	}
+}
+
+// arrived tells who keeps the order, if somebody does, of an authentic message, with the packet in it or nil. True: it is to be
+// delivered now.
+func (o *opener) arrived(s *session, counter uint64, size int, packet []byte) bool {
+	r := o.order
+	return r != nil && r.recv.Arrive(time.Duration(o.now), o.path(), s.Local, counter, size, packet, packet != nil && r.urgent(packet))
+}
+
+// path is the number of the way that the run came by; of one that nobody told of it is zero.
+func (o *opener) path() bond.PathID {
+	if o.run.way == nil || o.run.peer != o.order.peer {
+		return 0
+	}
+	return o.e.numbered(o.run.peer, o.run.way)
+}
+
+// drain delivers what was held and has its turn now.
+func (o *opener) drain() {
+	for p := o.order.recv.Next(time.Duration(o.now)); p != nil; p = o.order.recv.Next(time.Duration(o.now)) {
+		place := o.merge.Place(len(p))
+		if place == nil {
+			o.write()
+			place = o.merge.Place(len(p))
+		}
+		copy(place[:len(p)], p)
+		o.add(len(p))
+	}
+}
+
+// control takes a frame of weft's own that came inside a session.
+func (o *opener) control(s *session, kind byte, frame []byte) {
+	p := s.peer
+	switch kind {
+	case wire.InnerOffer:
+		offer, err := wire.ParseOffer(frame)
+		if err != nil {
+			break
+		}
+		if offer.Answer {
+			if b := p.bond.Load(); b != nil {
+				b.answered(time.Duration(o.now), offer.Seq)
+			}
+			return
+		}
+		if o.run.way == nil || o.run.peer != p {
+			return // from where nobody told of
+		}
+		r := o.e.orderOf(p)
+		if o.order == nil {
+			r.mu.Lock()
+			o.order = r
+		}
+		r.name(s, o.run.way, offer)
+		return
+	case wire.InnerFeedback:
+		if err := wire.ParseFeedback(frame, &o.feedback); err != nil {
+			break
+		}
+		if b := p.bond.Load(); b != nil {
+			b.heardOf(time.Duration(o.now), &o.feedback)
+		}
+		return
+	}
+	o.e.drops.foreign.Add(1)
 }
 
 // belongs reports whether an inner source address is the session's peer's (section 2).
@@ -254,6 +348,9 @@ func (o *opener) hold(s *session) {
 	if o.session == s {
 		return
 	}
+	if o.order != nil {
+		o.letGo()
+	}
 	if last := o.session; last != nil {
 		last.mu.Unlock()
 		if o.came {
@@ -267,9 +364,26 @@ func (o *opener) hold(s *session) {
 	}
 	if o.session = s; s != nil {
 		s.mu.Lock()
-		o.to = o.e.senders[int(s.peer.id)%len(o.e.senders)].from
+		o.to = o.e.queueOf(s.peer)
+		if r := s.peer.order.Load(); r != nil {
+			r.mu.Lock()
+			o.order = r
+		}
 	}
 }
+
+// letGo delivers what is in order now, while nobody else can, and has feedback sent.
+func (o *opener) letGo() {
+	r := o.order
+	o.drain()
+	o.write()
+	r.settle(time.Duration(o.now))
+	o.order = nil
+	r.mu.Unlock()
+}
+
+// queueOf is the queue of the device that a peer's packets are written to.
+func (e *Engine) queueOf(p *peer) Queue { return e.senders[int(p.id)%len(e.senders)].from }
 
 // endRun counts a run.
 func (o *opener) endRun() {

@@ -38,6 +38,10 @@ type peer struct {
 
 	held held // the control goroutine's
 
+	bond     atomic.Pointer[bonded]  // nil: there is one way, or none
+	order    atomic.Pointer[ordered] // nil: the peer has not offered a bond
+	numbered atomic.Uint32           // the last number that a way was given
+
 	ways   []*way // guarded by Engine.mu; in the order of their appearance
 	config Peer   // guarded by Engine.setting
 }
@@ -48,6 +52,9 @@ type way struct {
 	dest atomic.Pointer[dest]
 	mtu  atomic.Int32 // the longest inner packet by it, in bytes; 0: as long as the device's
 	tcp  atomic.Pointer[connected]
+
+	number  atomic.Uint32 // of the path that it is to bonds; 0: it has none yet
+	offered uint32        // number of the latest offer that came by it; guarded by ordered.mu
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }

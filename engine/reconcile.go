@@ -161,6 +161,12 @@ func (c *control) remove(now time.Time, p *peer) {
 	c.act(now, nil)
 	c.giveUp(p)
 	p.wg, p.held = nil, held{}
+	if b := p.bond.Load(); b != nil {
+		b.end()
+	}
+	if r := p.order.Load(); r != nil {
+		r.stop()
+	}
 }
 
 // configure adds a peer (p is nil) or changes one.

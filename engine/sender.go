@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"weft/bond"
 	"weft/engine/queue"
 	"weft/engine/segment"
 	"weft/wireguard"
@@ -25,14 +26,16 @@ const (
 
 // A parcel is a packet that waits, with its header in front.
 type parcel struct {
-	peer *peer
-	n    int
-	data []byte
+	peer  *peer
+	n     int
+	data  []byte
+	twice bool // in a bond's line: by two ways
 }
 
 // A sender takes packets from one queue of the device and sends them. All of it is one goroutine's.
 type sender struct {
 	e       *Engine
+	number  int
 	from    Queue
 	queue   *queue.Queue[*parcel]
 	burst   *burst
@@ -41,13 +44,20 @@ type sender struct {
 	large   []*parcel
 	larges  int // there are, free or not
 
+	lines  []*line       // of peers with several ways
+	paced  *burst        // what goes by them
+	cutter cutter        // what is put into lines
+	next   time.Duration // when lines are to be served
+	roused bool          // without a packet: something may have changed for a line
+
 	routes *wireguard.Routes // what last was looked up in
 	last   netip.Addr
 	peer   *peer
 }
 
 func newSender(e *Engine, from Queue) *sender {
-	o := &sender{e: e, from: from, burst: newBurst(e)}
+	o := &sender{e: e, number: len(e.senders), from: from, burst: newBurst(e), paced: newBurst(e), next: bond.Never}
+	o.burst.writer.Patient = true // the only way that there is
 	o.queue = queue.New(queueBytes, queuePackets, func(x *parcel) {
 		e.drops.congested.Add(1)
 		o.free(x)
@@ -63,7 +73,23 @@ func (o *sender) run() {
 			return
 		}
 		o.send()
+		if len(o.lines) > 0 {
+			o.serve()
+		}
 	}
+}
+
+// wait is a Read that ends when lines are to be served.
+func (o *sender) wait(buf []byte) (int, error) {
+	o.roused = true // unless a packet is what ends it
+	if o.next == bond.Never {
+		return o.from.Read(buf)
+	}
+	left := o.next - o.e.bondNow()
+	if left <= 0 {
+		return o.from.TryRead(buf)
+	}
+	return o.from.ReadFor(buf, left)
 }
 
 // fill waits for a packet, if none waits in the queue, and takes those behind it.
@@ -77,12 +103,13 @@ func (o *sender) fill() error {
 		}
 		read := o.from.TryRead
 		if i == 0 && o.queue.Len() == 0 {
-			read = o.from.Read
+			read = o.wait
 		}
 		n, err := read(o.scratch.data[:ReadSize])
 		if err != nil || n == 0 {
 			return err
 		}
+		o.roused = false
 		if now.IsZero() {
 			now = time.Now()
 		}
@@ -110,6 +137,9 @@ func (o *sender) push(now time.Time, n int) {
 		if o.e.await(p, o.scratch.data[:n]) {
 			return
 		}
+	}
+	if b := p.bond.Load(); b != nil && o.bonded(b, now, &f, n) {
+		return
 	}
 	x := o.scratch
 	if n <= smallPacket {

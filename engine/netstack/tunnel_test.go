@@ -23,6 +23,7 @@ type deaf struct{}
 func (deaf) HandleDatagram(weft.LinkID, netip.AddrPort, wire.Class, []byte) {}
 func (deaf) HandleRelayed(weft.Via, weft.NodeID, []byte)                    {}
 func (deaf) Active(weft.NodeID)                                             {}
+func (deaf) Silent(weft.NodeID, weft.Via, string)                           {}
 
 // tunnelled joins two stacks by two engines over loopback.
 func tunnelled(t testing.TB) (a, b *Netstack) {

@@ -90,6 +90,7 @@ type nobody struct{}
 func (nobody) HandleDatagram(weft.LinkID, netip.AddrPort, wire.Class, []byte) {}
 func (nobody) HandleRelayed(weft.Via, weft.NodeID, []byte)                    {}
 func (nobody) Active(weft.NodeID)                                             {}
+func (nobody) Silent(weft.NodeID, weft.Via, string)                           {}
 
 // ours is weft's engine.
 type ours struct {

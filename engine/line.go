@@ -1,0 +1,359 @@
+package engine
+
+import (
+	"time"
+
+	"weft"
+	"weft/bond"
+	"weft/engine/queue"
+	"weft/engine/segment"
+	"weft/wire"
+	"weft/wireguard"
+)
+
+const (
+	// lineBytes and linePackets bound what waits for the ways of one bond: CoDel leaves much less standing.
+	lineBytes   = 4 << 20
+	linePackets = 2048
+	// leastWait is how long a sender sleeps at least that waits for its turn on a path: the resolution of timers (50 us of slack on
+	// Linux), and what would otherwise be a loop.
+	leastWait = 50 * time.Microsecond
+	// longestInterval bounds CoDel's interval, which follows its target.
+	intervalTargets = 4
+)
+
+// A line is what waits in one sender for the ways of a bond: packets, not super-packets, so that each may go by a way of its
+// own, and none holds up others for longer than it takes. It is the sender's goroutine's.
+type line struct {
+	b      *bonded
+	queue  *queue.Queue[*parcel]
+	head   *parcel // whose turn it is, taken out
+	free   []*parcel
+	room   int // of a parcel, in bytes
+	target time.Duration
+	next   time.Duration // when it is to be served, unless something comes
+	fresh  bool          // something has come
+}
+
+// line finds or makes the sender's line of a bond.
+func (o *sender) line(b *bonded) *line {
+	for _, l := range o.lines {
+		if l.b == b {
+			return l
+		}
+	}
+	l := &line{b: b, room: segment.HeaderSize + max(o.e.mtu, smallPacket) + wireguard.PaddingMultiple}
+	l.queue = queue.New(lineBytes, linePackets, func(x *parcel) {
+		o.e.drops.congested.Add(1)
+		l.free = append(l.free, x)
+	})
+	o.lines = append(o.lines, l)
+	b.mu.Lock()
+	if b.home == nil {
+		b.home = o
+	}
+	b.mu.Unlock()
+	return l
+}
+
+// bonded puts a packet that was read into the line of its peer's bond. It is false if it has to go by the route.
+func (o *sender) bonded(b *bonded, now time.Time, f *flow, n int) bool {
+	at := now.Sub(o.e.began)
+	o.ask(b, at)
+	if !b.on.Load() {
+		return false
+	}
+	l := o.line(b)
+	packet := o.scratch.data[:n]
+	twice := b.twice(packet[segment.HeaderSize:])
+	reply, err := o.cutter.begin(packet, o.e.mtu, int(b.limit.Load()))
+	switch {
+	case reply != nil:
+		o.e.drops.tooLong.Add(1)
+		o.e.deliver(o.from, reply)
+		return true
+	case err != nil:
+		o.e.drops.strange.Add(1)
+		return true
+	}
+	l.fresh = true
+	class := f.class()
+	if twice {
+		class = queue.Urgent
+	}
+	for piece := o.cutter.next(); piece != nil; piece = o.cutter.next() {
+		x := l.take()
+		x.peer, x.twice = b.peer, twice
+		x.n = copy(x.data, piece)
+		l.queue.Push(now, queue.Item[*parcel]{Value: x, Size: x.n, Flow: f.hash, Class: class, ECN: f.ecn})
+	}
+	return true
+}
+
+func (l *line) take() *parcel {
+	if n := len(l.free); n > 0 {
+		x := l.free[n-1]
+		l.free = l.free[:n-1]
+		return x
+	}
+	return &parcel{data: make([]byte, l.room)}
+}
+
+// pop is the packet whose turn it is, nil: none waits.
+func (l *line) pop(now time.Time) *parcel {
+	if l.head != nil {
+		return l.head
+	}
+	if it, ok := l.queue.Pop(now); ok {
+		l.head = it.Value
+		if it.Marked {
+			segment.MarkCE(l.head.data[:l.head.n])
+		}
+	}
+	return l.head
+}
+
+func (l *line) done() {
+	l.free = append(l.free, l.head)
+	l.head = nil
+}
+
+// ask offers the peer a bond, by each of its ways, if it is time to.
+func (o *sender) ask(b *bonded, now time.Duration) {
+	s := b.peer.current.Load()
+	if s == nil || int64(now) >= s.until {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gone || now < b.offerAt {
+		return
+	}
+	b.offer++
+	switch {
+	case b.on.Load() && b.tries == 0:
+		b.offerAt = now + offerAgain
+	case b.tries < offerTries:
+		b.offerAt = now + offerSoon
+	default:
+		b.offerAt = now + offerSeldom
+	}
+	b.tries++
+	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
+	for _, w := range b.ways[:b.live] {
+		offer := wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())})
+		o.put(b, s, w, now, offer, true)
+	}
+	o.paced.flush()
+}
+
+// put seals a packet for a way and sends it. B.mu is held.
+func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []byte, control bool) (message []byte, counter uint64) {
+	l, err := o.e.lane(w)
+	if err != nil {
+		o.e.drops.noRoute.Add(1) // what was lost by it is found out as any loss is
+		return nil, 0
+	}
+	if message, counter = o.paced.seal(s, l, packet, o.e.mtu); message == nil {
+		return nil, 0
+	}
+	if control {
+		b.send.Sent(now, w.path(), s.Remote, counter, message)
+	} else {
+		b.send.Sent(now, w.path(), s.Remote, counter, message)
+	}
+	w.txPackets.Add(1)
+	w.txBytes.Add(uint64(len(message)))
+	return message, counter
+}
+
+// copyBy sends a message by another way, too, or again.
+func (o *sender) copyBy(w *way, to weft.NodeID, message []byte) {
+	l, err := o.e.lane(w)
+	if err != nil {
+		o.e.drops.noRoute.Add(1)
+		return
+	}
+	if o.paced.carry(l, to, message) {
+		w.txPackets.Add(1)
+		w.txBytes.Add(uint64(len(message)))
+	}
+}
+
+// serve sends what bonds may send now, and notes in o.next when there may be more.
+func (o *sender) serve() {
+	now := o.e.bondNow()
+	o.next = bond.Never
+	for i := 0; i < len(o.lines); {
+		l := o.lines[i]
+		if !l.fresh && !o.roused && now < l.next {
+			o.next = min(o.next, l.next)
+			i++
+			continue
+		}
+		l.b.mu.Lock()
+		if l.b.gone {
+			l.b.mu.Unlock()
+			o.lines = append(o.lines[:i], o.lines[i+1:]...)
+			o.release(l)
+			continue
+		}
+		l.next, l.fresh = o.serveLine(l), false
+		l.b.mu.Unlock()
+		o.next = min(o.next, l.next)
+		i++
+	}
+	o.paced.flush()
+}
+
+// serveLine sends what one bond may send now, a burst at most, and tells when there may be more. B.mu is held.
+func (o *sender) serveLine(l *line) (next time.Duration) {
+	b := l.b
+	began := time.Now()
+	now := began.Sub(o.e.began)
+	home := b.home == o
+	if home && b.closing != 0 && now >= b.closing {
+		b.peer.bond.CompareAndSwap(b, nil)
+		b.gone = true
+		b.on.Store(false)
+		return now
+	}
+	if now >= b.send.Wake() {
+		b.send.Tick(now)
+		b.collect(now)
+	}
+	if t := b.send.Target(); t != l.target {
+		l.target = t
+		l.queue.SetTarget(t, max(queue.Interval, intervalTargets*t))
+	}
+	sealed := 0
+	for sealed < burstSize/2 {
+		id, message, ok := b.send.Again(now)
+		if !ok {
+			break
+		}
+		if w := b.way(id); w != nil {
+			o.copyBy(w, b.peer.id, message)
+		}
+		sealed += len(message)
+	}
+	s := b.peer.current.Load()
+	if s != nil && int64(now) >= s.until {
+		s = nil
+	}
+	blocked := false
+	for sealed < burstSize/2 && !blocked {
+		x := l.pop(began)
+		if x == nil {
+			b.send.Idle(now)
+			break
+		}
+		if s == nil {
+			o.await(l)
+			continue
+		}
+		size := wireguard.Padded(x.n, o.e.mtu) + wireguard.Overhead
+		id, room, ok := b.send.Next(now, size, l.queue.Bytes()+size)
+		w := b.way(id)
+		if !ok || w == nil {
+			blocked = true
+			break
+		}
+		for x != nil && size <= room {
+			o.one(b, s, w, now, x)
+			l.done()
+			room -= size
+			sealed += size
+			if sealed >= burstSize/2 {
+				break
+			}
+			if x = l.pop(began); x != nil {
+				size = wireguard.Padded(x.n, o.e.mtu) + wireguard.Overhead
+			}
+		}
+	}
+	if sealed > 0 {
+		p := b.peer
+		p.sent.Store(int64(now))
+		p.dataSent.Store(int64(now))
+		o.e.touch(p, int64(now))
+		o.e.watch(p)
+	}
+	return o.sleep(l, now, blocked)
+}
+
+// one sends one packet by a way, and by a second if it is to have two.
+func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel) {
+	message, counter := o.put(b, s, w, now, x.data[:x.n], false)
+	if message == nil {
+		return
+	}
+	if b.unheard == 0 {
+		b.unheard = now
+	}
+	if !x.twice && b.conf.Mode != BondRedundant && !b.send.Copies() {
+		return
+	}
+	if id, ok := b.send.Second(now, w.path(), len(message)); ok {
+		if second := b.way(id); second != nil {
+			b.send.SentCopy(now, id, s.Remote, counter, len(message))
+			o.copyBy(second, b.peer.id, message)
+		}
+	}
+}
+
+// sleep is until when a line has nothing to do. B.mu is held.
+func (o *sender) sleep(l *line, now time.Duration, blocked bool) time.Duration {
+	b := l.b
+	b.waiting = [2]int{l.queue.Len(), l.queue.Bytes()}
+	if b.unheard != 0 && now-b.unheard > unheardFor { // by the route, until it is heard of again
+		b.on.Store(false)
+		b.unheard, b.tries, b.offerAt = 0, 1, now
+	}
+	waits := l.head != nil || l.queue.Len() > 0
+	if waits && !blocked {
+		return now // there was more than a burst
+	}
+	bit := uint64(1) << o.number
+	b.asleep &^= bit
+	at := bond.Never
+	if b.home == o || waits {
+		at = b.send.Wake()
+	}
+	if b.home == o && b.closing != 0 {
+		at = min(at, b.closing)
+	}
+	if waits {
+		b.asleep |= bit
+	}
+	at = max(at, now+leastWait)
+	if b.home == o {
+		b.until = at
+	}
+	return at
+}
+
+// await has a packet wait for a session.
+func (o *sender) await(l *line) {
+	x := l.head
+	packet := append(make([]byte, segment.HeaderSize, segment.HeaderSize+x.n), x.data[:x.n]...)
+	o.e.await(l.b.peer, packet)
+	l.done()
+}
+
+// release has what waits for a bond that has ended go by the peer's route.
+func (o *sender) release(l *line) {
+	now := time.Now()
+	for x := l.pop(now); x != nil; x = l.pop(now) {
+		y := o.take()
+		if f, ok := flowOf(x.data[:x.n]); ok && segment.HeaderSize+x.n <= len(y.data)-wireguard.PaddingMultiple {
+			clear(y.data[:segment.HeaderSize])
+			y.peer, y.n = x.peer, segment.HeaderSize+copy(y.data[segment.HeaderSize:], x.data[:x.n])
+			o.queue.Push(now, queue.Item[*parcel]{Value: y, Size: x.n, Flow: f.hash, Peer: uint32(y.peer.id), Class: f.class(), ECN: f.ecn})
+		} else {
+			o.e.drops.noRoute.Add(1)
+			o.free(y)
+		}
+		l.done()
+	}
+}

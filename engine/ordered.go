@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"weft/bond"
+	"weft/engine/queue"
+	"weft/wire"
+	"weft/wireguard"
+)
+
+// An ordered is the receiving half of a bond: it is there from the peer's first offer on. Packets are opened as they come and put in
+// order afterwards, so that strangers cannot have anything held, and what is weft's own is seen at once.
+type ordered struct {
+	e    *Engine
+	peer *peer
+
+	mu    sync.Mutex // held while packets of the peer are opened; before bonded's
+	recv  *bond.Receiver
+	burst *burst // feedback goes out by it
+	timer *time.Timer
+	alarm time.Duration // when the timer is set for; bond.Never: it is not
+	turns int           // feedback sent
+	frame wire.Feedback
+	room  [wire.MaxFeedbackSize + wireguard.PaddingMultiple]byte
+}
+
+// orderOf finds the receiving half of a bond, or makes it.
+func (e *Engine) orderOf(p *peer) *ordered {
+	if r := p.order.Load(); r != nil {
+		return r
+	}
+	r := &ordered{e: e, peer: p, recv: bond.NewReceiver(bond.ReceiverConfig{}), burst: newBurst(e), alarm: bond.Never}
+	p.order.CompareAndSwap(nil, r)
+	return p.order.Load()
+}
+
+// name notes what the peer calls a way, if an offer is the latest that came by it: one that was sent again comes by another way than it names. It answers.
+func (r *ordered) name(s *session, w *way, offer wire.Offer) {
+	if int32(offer.Seq-w.offered) > 0 || w.offered == 0 {
+		w.offered = offer.Seq
+		r.recv.Named(r.e.numbered(r.peer, w), offer.Path)
+	}
+	answer := wire.AppendOffer(r.room[:0], wire.Offer{Seq: offer.Seq, Path: offer.Path, Answer: true})
+	if err := r.e.sealInner(r.burst, s, nil, answer); err != nil {
+		r.e.failed(1, err)
+	}
+}
+
+// numbered is the number of a way.
+func (e *Engine) numbered(p *peer, w *way) bond.PathID {
+	if n := w.number.Load(); n != 0 {
+		return bond.PathID(n)
+	}
+	w.number.CompareAndSwap(0, p.numbered.Add(1))
+	return bond.PathID(w.number.Load())
+}
+
+// tell sends the feedback that is due. R.mu is held.
+func (r *ordered) tell(now time.Duration) {
+	s := r.peer.current.Load()
+	for s != nil && r.recv.Feedback(now, &r.frame) {
+		frame := wire.AppendFeedback(r.room[:0], &r.frame)
+		r.turns++
+		var w *way // that which takes least time, and every other by another way as well: it may be dead in this direction alone
+		if err := r.e.sealInner(r.burst, s, w, frame); err != nil {
+			r.e.failed(1, err)
+			return
+		}
+		if r.turns%2 == 0 {
+			if w = r.other(); w != nil {
+				frame = wire.AppendFeedback(r.room[:0], &r.frame)
+				if err := r.e.sealInner(r.burst, s, w, frame); err != nil {
+					r.e.failed(1, err)
+				}
+			}
+		}
+	}
+}
+
+// other is a way of the peer's bond that is not the best, each in turn; nil: there is none.
+func (r *ordered) other() *way {
+	b := r.peer.bond.Load()
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	best, _ := b.send.Best()
+	for i := range b.live {
+		if w := b.ways[(r.turns/2+i)%b.live]; w.path() != best {
+			return w
+		}
+	}
+	return nil
+}
+
+// settle has what is due happen, and sets the timer for what will be. R.mu is held, and what was in order is delivered.
+func (r *ordered) settle(now time.Duration) {
+	at := r.recv.Wake()
+	if at <= now {
+		r.tell(now)
+		at = max(r.recv.Wake(), now+leastWait)
+	}
+	if at == bond.Never || r.alarm > now && r.alarm <= at {
+		return // an alarm that is early looks again
+	}
+	r.alarm = at
+	if r.timer == nil {
+		r.timer = time.AfterFunc(at-now, r.ring)
+	} else {
+		r.timer.Reset(at - now)
+	}
+}
+
+// ring delivers what has waited long enough.
+func (r *ordered) ring() {
+	select {
+	case <-r.e.done:
+		return
+	default:
+	}
+	o := r.e.openers.Get().(*opener)
+	o.begin()
+	r.mu.Lock()
+	r.alarm = bond.Never
+	o.order = r
+	o.to = o.e.queueOf(r.peer)
+	o.letGo()
+	o.end()
+	r.e.openers.Put(o)
+}
+
+// stop ends it: the peer is no more.
+func (r *ordered) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// urgent reports whether a packet is delivered at once, whatever was sent before it.
+func (r *ordered) urgent(packet []byte) bool {
+	dscp, proto, ports := classOf(packet)
+	if queue.ClassOf(dscp) == queue.Urgent {
+		return true
+	}
+	b := r.peer.bond.Load()
+	if b == nil {
+		return false
+	}
+	if rules := b.rules.Load(); rules != nil {
+		for i := range *rules {
+			if (*rules)[i].matches(dscp, proto, ports) {
+				return true
+			}
+		}
+	}
+	return false
+}
