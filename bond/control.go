@@ -5,22 +5,33 @@ import "time"
 // A Sample is what one feedback says of a path.
 type Sample struct {
 	Bytes    int           // newly reported arrived
-	Lost     int           // newly found lost
-	InFlight int           // left
-	RTT      time.Duration // of the newest packet, without the time that the receiver held the report; 0: unknown
-	Queue    time.Duration // how much longer than the fastest of late the newest packet was on its way: what it waited in queues
+	Lost     int           // bytes newly found lost
+	LostSent time.Duration // when the latest of them was sent
+	InFlight int           // bytes, what is left
+	RTT      time.Duration // of the newest packet, without the time that the receiver held the report; 0: nothing newer arrived
+	MinRTT   time.Duration // the least of lately
+	Queue    time.Duration // what the newest packet waited on its way: how much longer it took than the fastest of lately
+	Jitter   time.Duration // by how much packets in a row differ in that, without cause
 	Rate     float64       // bytes/s by the receiver's clock, over about a round trip; 0: unknown
-	Limited  bool          // by the application: Rate is then a lower bound
-	Round    bool          // a round trip ended: what was sent after the last end has been reported
+	Limited  bool          // Rate is a lower bound: the path was not used as fast as it may
+	Round    bool          // a round trip ended: something arrived that was sent after the last end was known
 }
 
-// A Control is the congestion control of one path. The Sender tells it what happened, and asks how fast (Rate) and how
-// much at once (Window) may be sent.
+// A Control is the congestion control of one path. The Sender tells it what happened, and asks how fast and how
+// much at once may be sent.
 type Control interface {
 	Name() string
-	Sent(now time.Duration, size, inFlight int) // inFlight: with size
+	Restart(now time.Duration, rtt time.Duration) // the path is new, or was silent; rtt 0: unknown
+	Sent(now time.Duration, size, inFlight int)   // inFlight: size included
 	Sample(now time.Duration, s Sample)
-	Restart(now time.Duration, rtt time.Duration) // the path is new, or was silent
-	Rate() float64                                // bytes/s
-	Window() int                                  // bytes
+	Rate() float64 // bytes/s to send at
+	Window() int   // bytes that may be in flight, as if each were reported at once
 }
+
+const (
+	segment       = 1500                   // bytes: a full packet of Ethernet, as congestion windows count
+	initialWindow = 10 * segment           // RFC 6928
+	leastWindow   = 2 * segment            // RFC 5681's loss window, and one for the other direction's sake
+	mostWindow    = 256 << 20              // bytes: 10 Gbit/s for 200 ms
+	firstRTT      = 100 * time.Millisecond // until it is measured
+)

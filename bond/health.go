@@ -1,0 +1,370 @@
+package bond
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// undoWithin is how long a packet that was found lost is remembered, in case it was only late.
+	undoWithin = 500 * time.Millisecond
+	// reorderFew and reorderLate are what a path may reorder before that is known of it: RFC 5681's three packets, or this long.
+	reorderFew  = 3
+	reorderLate = 3 * time.Millisecond
+	reorderMost = 50 * time.Millisecond
+	// lateLeast is the least that a packet after which nothing came may be late before that means something: two feedback intervals.
+	lateLeast = 8 * time.Millisecond
+	lateMost  = 100 * time.Millisecond
+	// overdueFew is how many packets in a row have to be late for silence. On a path that loses many it takes more.
+	overdueFew = 3
+	// proofs is how many packets have to come by a path that is back until it is trusted.
+	proofs = 8
+	// restFirst is how long a silent path rests that is still said to live. It doubles with each relapse up to restMost.
+	restFirst = 500 * time.Millisecond
+	restMost  = 8 * time.Second
+	// relapseWithin is how soon after its return a path falls silent for it to be a relapse.
+	relapseWithin = 10 * time.Second
+	// returnWithin is how long a path without data is on its way back.
+	returnWithin = 2 * time.Second
+	// timerLeast is the least between sending and the conclusion that no word of it will come, whatever is measured.
+	timerLeast = 30 * time.Millisecond
+	timerMost  = 2 * time.Second
+)
+
+// A health is what a path is used for and why.
+type health struct {
+	state    State
+	reason   string
+	since    time.Duration // of state
+	suspect  bool          // something is overdue
+	overdue  int           // packets found overdue since anything came
+	reorder  time.Duration // how late packets came that others had overtaken
+	patience time.Duration // how late came what had been taken for silence
+	relapses int
+	rest     time.Duration // until when a silent path is left alone
+	proved   int
+	backoff  uint8 // timers in a row that ended without word
+	due      time.Duration
+}
+
+// rank orders paths for what is single.
+func (h *health) rank() int {
+	switch {
+	case h.state == Silent:
+		return 2
+	case h.suspect || h.state == Returning:
+		return 1
+	}
+	return 0
+}
+
+// progress is told that n more packets came.
+func (h *health) progress(now time.Duration, n int) {
+	h.suspect, h.overdue, h.backoff = false, 0, 0
+	h.proved += n
+}
+
+// reordered is told how late a packet was that had been found lost.
+func (h *health) reordered(late time.Duration) {
+	if late > 0 {
+		h.reorder = min(max(h.reorder, late+late/4), reorderMost)
+	}
+}
+
+// restart forgets what was measured of a path that begins, or begins again.
+func (l *lane) restart(now time.Duration) {
+	l.ctl.Restart(now, l.RTT)
+	l.held = false
+	l.limit, l.round = 0, 0
+	l.free = max(l.free, now)
+}
+
+// judge finds what is lost of a path's flights by what a frame of a session says, and whether the path is silent.
+func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
+	if !l.est.owd.some {
+		return
+	}
+	clock, owd := s.remote.clock, l.est.owd.latest
+	h := &l.health
+	var first, late time.Duration
+	overdue := 0
+	for i := l.skip(); i != l.flights.head; i++ {
+		f := l.flights.at(i)
+		if f.state != away || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
+			continue
+		}
+		late = clock - f.sent - owd
+		if int32(i-l.newest) < 0 {
+			if late > max(h.reorder, reorderLate) || late > h.reorder && l.newest-1-i >= reorderFew {
+				s.lose(now, l, i)
+			}
+			continue
+		}
+		if f.quiet {
+			continue
+		}
+		if late <= 0 {
+			break
+		}
+		if overdue == 0 {
+			first = late
+		}
+		overdue++
+	}
+	if overdue == 0 || first <= l.allowed() {
+		return
+	}
+	if h.overdue+overdue >= l.few() && s.others(l) {
+		s.silence(now, l, first)
+		return
+	}
+	// A few: they may be lost alone.
+	h.suspect = true
+	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
+		f := l.flights.at(i)
+		if f.state == away && !f.quiet && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
+			s.lose(now, l, i)
+			h.overdue++
+			overdue--
+		}
+	}
+}
+
+// allowed is how late the next packet of a path may be.
+func (l *lane) allowed() time.Duration {
+	rate := max(l.est.rate, l.ctl.Rate()/3, 1)
+	packets := time.Duration(min(2*segment/rate, 1) * 1e9)
+	return min(max(lateLeast, 4*l.est.owd.jitter+packets+lateLeast/2, l.health.patience), lateMost+packets)
+}
+
+// few is how many packets late in a row mean silence: chance alone has so many once in a million.
+func (l *lane) few() int {
+	n, p := overdueFew, l.est.loss*l.est.loss*l.est.loss
+	for p > 1e-6 && n < 20 {
+		p *= l.est.loss
+		n++
+	}
+	return n
+}
+
+// others reports whether another path lives.
+func (s *Sender) others(not *lane) bool {
+	for _, l := range s.lanes {
+		if l != not && l.health.state != Silent {
+			return true
+		}
+	}
+	return false
+}
+
+// lose notes that a flight is lost, and has its message sent again.
+func (s *Sender) lose(now time.Duration, l *lane, i uint32) {
+	f := l.flights.at(i)
+	f.state = lost
+	l.inFlight -= int(f.size)
+	l.news.gone += int(f.size)
+	l.news.goneSent = max(l.news.goneSent, f.sent)
+	l.est.fate(true)
+	l.counts.lostPackets++
+	s.orphan(now, f.seq)
+}
+
+// orphan has a message sent again unless it is still on its way by some path.
+func (s *Sender) orphan(now time.Duration, seq uint64) {
+	if seq < s.ledger.tail {
+		return
+	}
+	m := s.ledger.msg(seq)
+	if m.settled || m.waiting {
+		return
+	}
+	for _, h := range m.hops[:m.n] {
+		if _, f := s.flight(h, seq); f != nil && f.state == away {
+			return
+		}
+	}
+	if m.size == 0 || m.again == againMost || m.n == hopsMost {
+		m.settled = true // given up
+		return
+	}
+	m.waiting = true
+	s.pushRepeat(seq)
+}
+
+// againMost is how often a message is sent again.
+const againMost = 2
+
+// silence has a path carry nothing more, and what is on its way by it sent again.
+func (s *Sender) silence(now time.Duration, l *lane, late time.Duration) {
+	h := &l.health
+	if h.state == Active && now-h.since > relapseWithin {
+		h.relapses = 0
+	}
+	h.rest = now + min(restFirst<<min(h.relapses, 8), restMost)
+	h.relapses++
+	s.turn(now, l, Silent, fmt.Sprintf("what was sent by it is overdue by %v", late.Round(time.Millisecond)))
+	s.strand(now, l)
+	s.eased = now + easeFor
+}
+
+// easeFor is how long the queue in front may be longer than it should after a path has gone: what it had is sent again
+// before anything new.
+const easeFor = time.Second
+
+// strand has all flights of a path sent again by others.
+func (s *Sender) strand(now time.Duration, l *lane) {
+	for i := l.flights.tail; i != l.flights.head; i++ {
+		if l.flights.at(i).state == away {
+			s.lose(now, l, i)
+		}
+	}
+	l.news = news{}
+}
+
+// abandon is strand for a path that is no longer among the lanes.
+func (s *Sender) abandon(now time.Duration, l *lane) {
+	for i := l.flights.tail; i != l.flights.head; i++ {
+		if f := l.flights.at(i); f.state == away {
+			f.state = lost
+			s.orphan(now, f.seq)
+		}
+	}
+	s.eased = now + easeFor
+}
+
+// recall takes back a silence: what was sent before it came after all.
+func (s *Sender) recall(now time.Duration, l *lane, seq uint64) {
+	for i := l.flights.tail; i != l.flights.head; i++ {
+		f := l.flights.at(i)
+		if f.seq != seq || f.state == away {
+			continue
+		}
+		h := &l.health
+		h.patience = min(max(h.patience, (s.remote.clock-f.sent-l.est.owd.latest)*3/2), lateMost)
+		h.relapses = max(h.relapses-1, 0)
+		h.suspect, h.overdue = false, 0
+		s.turn(now, l, Active, "what was taken for lost came late")
+		return
+	}
+}
+
+// turn changes a path's state.
+func (s *Sender) turn(now time.Duration, l *lane, to State, reason string) {
+	from := l.health.state
+	l.health.state, l.health.reason, l.health.since = to, reason, now
+	if from != to {
+		s.event(now, l, from, to)
+	}
+}
+
+// back begins a silent path's return.
+func (s *Sender) back(now time.Duration, l *lane, reason string) {
+	l.restart(now)
+	h := &l.health
+	h.proved, h.suspect, h.overdue, h.backoff = 0, false, 0, 0
+	s.turn(now, l, Returning, reason)
+}
+
+// rank says which of the living paths carry data: those with the lowest metric.
+func (s *Sender) rank(now time.Duration) {
+	lowest, some := 0, false
+	for _, l := range s.lanes {
+		h := &l.health
+		if h.state == Returning && (h.proved >= proofs || now-h.since >= returnWithin) {
+			s.turn(now, l, Active, "what was sent by it came")
+		}
+		if (h.state == Active || h.state == Standby) && (!some || l.Metric < lowest) {
+			lowest, some = l.Metric, true
+		}
+	}
+	for _, l := range s.lanes {
+		h := &l.health
+		switch {
+		case h.state == Returning && !some:
+			s.turn(now, l, Active, "no other path lives")
+		case h.state == Active && l.Metric > lowest:
+			s.turn(now, l, Standby, "one with a lower metric lives")
+		case h.state == Standby && l.Metric == lowest:
+			s.turn(now, l, Active, "none with a lower metric lives")
+		}
+	}
+}
+
+// arm sets a path's timer by its oldest flight.
+func (s *Sender) arm(l *lane) {
+	l.health.due = Never
+	for i := l.skip(); i != l.flights.head; i++ {
+		if f := l.flights.at(i); f.state == away && !f.quiet {
+			l.health.due = f.sent + l.patience()
+			break
+		}
+	}
+	s.due = min(s.due, l.health.due)
+}
+
+// patience is how long after a packet was sent there is word of it, if anything works.
+func (l *lane) patience() time.Duration {
+	d := l.est.report.smooth + 4*l.est.report.dev + lateLeast
+	if !l.est.report.some {
+		if d = 2*l.RTT + firstRTT; l.RTT == 0 {
+			d = 3 * firstRTT
+		}
+	}
+	d = max(d, timerLeast, l.est.rtt.smooth+gapMost)
+	return min(d<<min(l.health.backoff, 6), timerMost)
+}
+
+// rearm sets all timers.
+func (s *Sender) rearm(now time.Duration) {
+	s.due = Never
+	for _, l := range s.lanes {
+		s.arm(l)
+		switch l.health.state {
+		case Silent:
+			s.due = min(s.due, max(l.health.rest, now))
+		case Returning:
+			s.due = min(s.due, max(l.health.since+returnWithin, now))
+		}
+	}
+}
+
+// Tick is to be called when Wake is due.
+func (s *Sender) Tick(now time.Duration) {
+	s.now = max(s.now, now)
+	if now < s.due {
+		return
+	}
+	for _, l := range s.lanes {
+		if l.health.state == Silent && now >= l.health.rest {
+			s.back(now, l, "it has rested, and is said to live")
+		}
+		if now >= l.health.due {
+			s.overdue(now, l)
+		}
+	}
+	s.rank(now)
+	s.rearm(now)
+}
+
+// overdue has what no word came of in time sent again, by others if there are. Nobody knows yet who is to blame: the path,
+// or what feedback comes by. If feedback comes for what others carry, judge knows.
+func (s *Sender) overdue(now time.Duration, l *lane) {
+	limit := now - l.patience()
+	l.health.suspect = true
+	for i := l.skip(); i != l.flights.head; i++ {
+		f := l.flights.at(i)
+		if f.state != away || f.quiet {
+			continue
+		}
+		if f.sent > limit {
+			break
+		}
+		s.lose(now, l, i)
+		l.health.overdue++
+	}
+	if l.health.backoff++; l.health.backoff == 3 && now-s.remote.at > l.patience() {
+		l.restart(now) // nothing is heard of anything
+	}
+	l.tell(now)
+	s.wake = now
+}

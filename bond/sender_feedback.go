@@ -1,0 +1,194 @@
+package bond
+
+import (
+	"math/bits"
+	"time"
+
+	"weft/wire"
+)
+
+// maxLanes is how many paths a bond has at most.
+const maxLanes = wire.MaxBondPaths
+
+// Feedback takes in what the receiver reports. What cannot be is ignored, and counted: it is authentic, but the peer may be
+// broken or hostile.
+func (s *Sender) Feedback(now time.Duration, f *wire.Feedback) {
+	s.now = max(s.now, now)
+	sr := s.ledger.latest(f.Session)
+	if sr == nil || !credible(sr, f) {
+		s.ignored++
+		return
+	}
+	fresh := s.listen(now, f)
+	for i := range f.Paths[:f.NPaths] {
+		s.newest(now, f, &f.Paths[i])
+	}
+	s.came(now, sr, f)
+	for _, l := range s.lanes {
+		l.measure(now)
+		if fresh {
+			s.judge(now, l, sr)
+		}
+	}
+	for _, l := range s.lanes {
+		l.tell(now)
+		l.trim(now)
+	}
+	s.ledger.trim()
+	s.rank(now)
+	s.remote.center(s.lanes)
+	s.wake = now
+	s.rearm(now)
+}
+
+// credible reports whether feedback tells of nothing but what was sent.
+func credible(sr *series, f *wire.Feedback) bool {
+	end := sr.counter + sr.n
+	if f.Base > end || f.NWords < 0 || f.NWords > len(f.Words) || f.NPaths < 0 || f.NPaths > len(f.Paths) || f.Clock > clockMost {
+		return false
+	}
+	for i := range f.Paths[:f.NPaths] {
+		if p := &f.Paths[i]; p.Newest >= end || p.At > f.Clock {
+			return false
+		}
+	}
+	for i := f.NWords - 1; i >= 0; i-- {
+		if w := f.Words[i]; w != 0 {
+			return f.Base+uint64(64*i+bits.Len64(w)) <= end
+		}
+	}
+	return true
+}
+
+// newest takes in how far a path is: the times of its newest arrival.
+func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPath) {
+	seq, ok := s.ledger.seq(f.Session, p.Newest)
+	if !ok {
+		if l := s.lane(PathID(p.ID)); l != nil && l.health.state == Silent {
+			s.recall(now, l, seq)
+		}
+		return
+	}
+	m := s.ledger.msg(seq)
+	var l *lane
+	var i uint32
+	times := 0
+	for _, h := range m.hops[:m.n] {
+		o, fl := s.flight(h, seq)
+		if fl == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && m.n > 1 {
+			continue
+		}
+		if times++; times == 1 {
+			l, i = o, h.flight
+		}
+	}
+	if l == nil || int32(i-l.newest) < 0 {
+		return
+	}
+	if l.health.state == Silent {
+		s.recall(now, l, seq)
+	}
+	l.health.progress(now, int(i+1-l.newest))
+	l.newest = i + 1
+	fl := l.flights.at(i)
+	age := time.Duration(f.Clock-p.At) * time.Microsecond
+	rtt := now - fl.sent - age
+	if times > 1 || !s.remote.some || rtt <= 0 || rtt > rttMost {
+		return // which sending arrived is not known (Karn), or it arrived before it was sent
+	}
+	at := s.remote.local(p.At)
+	l.est.rtt.add(rtt)
+	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
+	l.est.report.add(now - fl.sent)
+	l.est.owd.add(now, at-fl.sent)
+	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
+}
+
+// rttMost is the longest round trip that is believed.
+const rttMost = 30 * time.Second
+
+// came takes in which counters came: bits, and all below the base. Of those some may have been given up by the receiver instead. The
+// Sender has found them lost before.
+func (s *Sender) came(now time.Duration, sr *series, f *wire.Feedback) {
+	if f.Base > sr.counter {
+		for seq, end := max(s.ledger.tail, sr.seq), sr.seq+f.Base-sr.counter; seq < end; seq++ {
+			s.arrived(now, seq)
+		}
+	}
+	for i, w := range f.Words[:f.NWords] {
+		c := f.Base + uint64(64*i)
+		if c < sr.counter {
+			if sr.counter-c >= 64 {
+				continue
+			}
+			w >>= sr.counter - c
+			c = sr.counter
+		}
+		seq := sr.seq + c - sr.counter
+		for w = s.ledger.fresh(seq, w); w != 0; w &= w - 1 {
+			s.arrived(now, seq+uint64(bits.TrailingZeros64(w)))
+		}
+	}
+}
+
+// arrived settles a message.
+func (s *Sender) arrived(now time.Duration, seq uint64) {
+	m := s.ledger.msg(seq)
+	if m.settled {
+		return
+	}
+	m.settled, m.waiting = true, false
+	for _, h := range m.hops[:m.n] {
+		l, f := s.flight(h, seq)
+		switch {
+		case f == nil:
+		case f.state == away:
+			f.state = arrived
+			l.inFlight -= int(f.size)
+			l.credit(f)
+			l.est.fate(false)
+		case f.state == lost && m.n == 1: // it was only late
+			f.state = arrived
+			l.credit(f)
+			l.est.fate(false)
+			l.health.reordered(s.remote.clock - f.sent - l.est.owd.latest)
+		}
+	}
+}
+
+func (l *lane) credit(f *flight) {
+	l.delivered += uint64(f.size)
+	l.news.came += int(f.size)
+}
+
+// measure has a rate of delivery from the newest arrival, if there is a new one.
+func (l *lane) measure(now time.Duration) {
+	if l.news.rtt == 0 {
+		return
+	}
+	f := &l.mark
+	if f.bytes >= l.round {
+		l.news.round = true
+		l.round = l.delivered
+	}
+	took := max(l.markAt-f.at, f.sent-f.first)
+	if took > 0 && took >= l.est.minRTT/2 {
+		l.news.rate = float64(l.delivered-f.bytes) / took.Seconds()
+		l.news.limited = f.limited
+		l.est.delivered(now, l.news.rate, f.limited)
+	}
+	l.first, l.at = f.sent, l.markAt
+}
+
+// tell gives congestion control what is new.
+func (l *lane) tell(now time.Duration) {
+	n := &l.news
+	if n.came > 0 || n.gone > 0 || n.rtt > 0 {
+		l.ctl.Sample(now, Sample{
+			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
+			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: l.est.owd.queue(), Jitter: l.est.owd.jitter,
+			Rate: n.rate, Limited: n.limited, Round: n.round,
+		})
+	}
+	l.news = news{}
+}

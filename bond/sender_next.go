@@ -1,0 +1,284 @@
+package bond
+
+import "time"
+
+const (
+	// burst is how long a path may be sent to without a look at the others: long enough for segmentation offload on
+	// a fast one, and short against any round trip.
+	burst = time.Millisecond
+	// credit is how far pacing lags behind timers that come late before it counts as a pause.
+	credit = 4 * time.Millisecond
+)
+
+// Next finds the path by which the packet at the head of the queue may go now. size is its length on the wire without
+// the path's Overhead; backlog are the bytes that wait, it included. room is how many bytes may follow by the same path at
+// once, at least size. When none may, ask again at Wake, or after Feedback.
+func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int, ok bool) {
+	s.now = max(s.now, now)
+	s.wake = Never
+	if len(s.repeat) > 0 {
+		s.wake = s.again(now)
+	}
+	if s.ledger.stretch() >= stretchMost {
+		return 0, 0, false // until feedback has room to tell of more
+	}
+	suspects := s.suspects()
+	var best *lane
+	var soonest time.Duration
+	for _, l := range s.lanes {
+		if !l.carries(suspects) {
+			continue
+		}
+		wait, open := s.wait(now, l, size)
+		if !open {
+			l.held = true
+		} else if wait > 0 {
+			s.wake = min(s.wake, now+wait)
+		} else if at := l.arrival(now, size); best == nil || at < soonest {
+			best, soonest = l, at
+		}
+	}
+	if best == nil {
+		return 0, 0, false
+	}
+	// What comes by the fastest that may send is not to come later than it would if all of the backlog waited for the others.
+	if s.without(now, best, size, backlog, suspects) < soonest {
+		return 0, 0, false
+	}
+	s.wake = now
+	s.last = best
+	room = max(size, int(best.ctl.Rate()*burst.Seconds()))
+	return best.ID, max(size, min(room, best.window(s.remote.gap())-best.inFlight)), true
+}
+
+// carries reports whether a path takes new data. With suspects, some path is without suspicion, and others are passed over.
+func (l *lane) carries(suspects bool) bool {
+	return (l.health.state == Active || l.health.state == Returning) && !(suspects && l.health.suspect)
+}
+
+// suspects reports whether paths under suspicion can be passed over.
+func (s *Sender) suspects() bool {
+	for _, l := range s.lanes {
+		if l.carries(true) {
+			return true
+		}
+	}
+	return false
+}
+
+// wait is how long pacing makes a packet wait for a path; open: the window is not what it waits for.
+func (s *Sender) wait(now time.Duration, l *lane, size int) (wait time.Duration, open bool) {
+	wait = max(0, l.free-now)
+	over := l.inFlight + size + l.Overhead - l.window(s.remote.gap())
+	if over > 0 && l.inFlight > 0 {
+		return max(wait, time.Duration(float64(over)/max(l.ctl.Rate(), 1)*1e9)), false
+	}
+	return wait, true
+}
+
+// arrival is when a packet of size bytes arrives that is sent now, on the scale of delays.
+func (l *lane) arrival(now time.Duration, size int) time.Duration {
+	return now + l.delay(now) + time.Duration(float64(size+l.Overhead)/max(l.ctl.Rate(), 1)*1e9)
+}
+
+// delay is how long a packet takes now. What has not been measured is half of the round trip by probes.
+func (l *lane) delay(now time.Duration) time.Duration {
+	if l.est.owd.some {
+		return l.est.owd.guess(now)
+	}
+	if l.RTT > 0 {
+		return l.RTT / 2
+	}
+	return firstRTT / 2
+}
+
+// without is when the last byte of the backlog arrives if the others take it all, each from when it may send on.
+func (s *Sender) without(now time.Duration, not *lane, size, backlog int, suspects bool) time.Duration {
+	var begin [maxLanes]time.Duration
+	var rate [maxLanes]float64
+	n := 0
+	for _, l := range s.lanes {
+		if l == not || !l.carries(suspects) {
+			continue
+		}
+		wait, _ := s.wait(now, l, size)
+		at, r := now+wait+l.delay(now), max(l.ctl.Rate(), 1)
+		i := n
+		for ; i > 0 && begin[i-1] > at; i-- {
+			begin[i], rate[i] = begin[i-1], rate[i-1]
+		}
+		begin[i], rate[i] = at, r
+		n++
+	}
+	if n == 0 {
+		return Never
+	}
+	// The water rises by the rates of those that have begun.
+	left, sum, at := float64(backlog), 0.0, begin[0]
+	for i := range n {
+		if sum > 0 {
+			if span := (begin[i] - at).Seconds(); sum*span >= left {
+				break
+			} else {
+				left -= sum * span
+			}
+		}
+		at = begin[i]
+		sum += rate[i]
+	}
+	if t := left / sum; t < 3600 {
+		return at + time.Duration(t*1e9)
+	}
+	return at + time.Hour
+}
+
+// Second finds another living path than not for a copy. It is not bound by pacing, but to twice the window.
+func (s *Sender) Second(now time.Duration, not PathID, size int) (PathID, bool) {
+	var best *lane
+	for _, l := range s.lanes {
+		if l.ID == not || l.health.state == Silent || l.inFlight+size > 2*l.window(s.remote.gap()) {
+			continue
+		}
+		if best == nil || l.better(best, now) {
+			best = l
+		}
+	}
+	if best == nil {
+		return 0, false
+	}
+	return best.ID, true
+}
+
+// better orders paths for what is single: what is not under suspicion, the lower metric, the lesser delay.
+func (l *lane) better(o *lane, now time.Duration) bool {
+	switch a, b := l.health.rank(), o.health.rank(); {
+	case a != b:
+		return a < b
+	case l.Metric != o.Metric:
+		return l.Metric < o.Metric
+	}
+	return l.delay(now) < o.delay(now)
+}
+
+// Best returns the living path with the least delay, for what is single and urgent.
+func (s *Sender) Best() (PathID, bool) {
+	var best *lane
+	for _, l := range s.lanes {
+		if best == nil || l.better(best, s.now) {
+			best = l
+		}
+	}
+	if best == nil {
+		return 0, false
+	}
+	return best.ID, true
+}
+
+// Copies reports whether what Next has just given a path for shall go by Second, too: the path is coming back.
+func (s *Sender) Copies() bool { return s.last != nil && s.last.health.state == Returning }
+
+// Idle says that the queue is empty: what follows is limited by the application.
+func (s *Sender) Idle(now time.Duration) {
+	s.now = max(s.now, now)
+	s.wake = Never
+	if len(s.repeat) > 0 {
+		s.wake = s.again(now)
+	}
+	for _, l := range s.lanes {
+		l.held = false
+	}
+}
+
+// Again returns what is to be sent again, before anything new. It counts as sent when given; message is valid until the
+// next call of anything.
+func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
+	s.now = max(s.now, now)
+	for len(s.repeat) > 0 {
+		seq := s.repeat[0]
+		m := s.ledger.msg(seq)
+		if seq < s.ledger.tail || m.settled || !m.waiting {
+			s.popRepeat()
+			continue
+		}
+		if m.size == 0 || m.n == hopsMost {
+			m.waiting, m.settled = false, true
+			s.popRepeat()
+			continue
+		}
+		l, wait := s.repair(now, int(m.size))
+		if l == nil || wait > 0 {
+			return 0, nil, false
+		}
+		s.popRepeat()
+		m.waiting = false
+		m.again++
+		l.counts.againPackets++
+		s.hop(now, l, seq, m, int(m.size), m.quiet)
+		return l.ID, s.ledger.bytes[m.at : m.at+m.size], true
+	}
+	s.ledger.trim()
+	return 0, nil, false
+}
+
+// repair finds the path by which something that was lost arrives first, and how long it has to wait for it.
+func (s *Sender) repair(now time.Duration, size int) (best *lane, wait time.Duration) {
+	suspects := s.suspects()
+	var soonest time.Duration
+	for _, l := range s.lanes {
+		if l.health.state == Silent || suspects && !l.carries(true) {
+			continue
+		}
+		w, open := s.wait(now, l, size)
+		if !open {
+			w = max(0, l.free-now) // repairs may exceed the window: what they repair has left it
+		}
+		if at := l.arrival(now, size) + w; best == nil || at < soonest {
+			best, wait, soonest = l, w, at
+		}
+	}
+	return best, wait
+}
+
+// again is when Again may have something.
+func (s *Sender) again(now time.Duration) time.Duration {
+	if l, wait := s.repair(now, segment); l != nil {
+		return now + wait
+	}
+	return Never
+}
+
+// pushRepeat has a message sent again: the oldest goes first, since the receiver waits for it.
+func (s *Sender) pushRepeat(seq uint64) {
+	h := append(s.repeat, seq)
+	for i := len(h) - 1; i > 0 && h[(i-1)/2] > h[i]; i = (i - 1) / 2 {
+		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+	}
+	s.repeat = h
+}
+
+func (s *Sender) popRepeat() {
+	h := s.repeat
+	n := len(h) - 1
+	h[0] = h[n]
+	h = h[:n]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c+1 < n && h[c+1] < h[c] {
+			c++
+		}
+		if c >= n || h[i] <= h[c] {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+	s.repeat = h
+}
+
+// Wake returns when Next, Again or Tick may have something; Never.
+func (s *Sender) Wake() time.Duration { return min(s.wake, s.due) }
+
+// Target returns CoDel's target for the queue in front. See the package's comment on queues.
+func (s *Sender) Target() time.Duration {
+	return 50 * time.Millisecond
+}

@@ -1,0 +1,184 @@
+package bond
+
+import "time"
+
+// A flight is one message on its way by one path, with what was known of the path when it was sent: from the difference to when it
+// arrived comes the rate of delivery (draft-ietf-ccwg-bbr section 4.5.2).
+type flight struct {
+	seq     uint64 // the message's place in the ledger
+	sent    time.Duration
+	first   time.Duration // when the newest one was sent that had arrived
+	at      time.Duration // when that arrived, by the receiver's clock
+	bytes   uint64        // delivered until then
+	size    int32
+	state   fate
+	limited bool // the path was not used as fast as it may
+	quiet   bool // it is weft's own: nobody tells at once that it came
+}
+
+// A fate is what is known of a flight.
+type fate uint8
+
+const (
+	away    fate = iota
+	arrived      // reported, by whichever way it came
+	lost
+	void // of no account: its message is forgotten
+)
+
+const (
+	flightsFirst = 64
+	flightsMost  = 4096 // as many as one feedback can tell of (wire.MaxFeedbackWords)
+)
+
+// flights are in the order of sending, numbered without end (modulo 2^32), in a ring that grows to its bound.
+type flights struct {
+	ring       []flight
+	tail, head uint32
+}
+
+func (f *flights) at(i uint32) *flight { return &f.ring[i&uint32(len(f.ring)-1)] }
+
+func (f *flights) full() bool { return f.head-f.tail == flightsMost }
+
+// add makes room for one more. There is room when full says so.
+func (f *flights) add() (i uint32, _ *flight) {
+	if n := f.head - f.tail; n == uint32(len(f.ring)) {
+		ring := make([]flight, max(flightsFirst, 2*len(f.ring)))
+		for i := f.tail; i != f.head; i++ {
+			ring[i&uint32(len(ring)-1)] = *f.at(i)
+		}
+		f.ring = ring
+	}
+	f.head++
+	return f.head - 1, f.at(f.head - 1)
+}
+
+// has reports whether a flight is still remembered.
+func (f *flights) has(i uint32) bool { return i-f.tail < f.head-f.tail }
+
+// A lane is one path to the peer, with all that is known of it.
+type lane struct {
+	Path
+	slot    uint8
+	ctl     Control
+	flights flights
+	est     estimate
+	health  health
+
+	inFlight  int
+	free      time.Duration // when pacing lets the next one go
+	held      bool          // the window, not the application, kept it from sending
+	delivered uint64        // bytes
+	limit     uint64        // what is sent until this much is delivered is limited by the application
+	first     time.Duration // when the newest arrived one was sent
+	at        time.Duration // when it arrived
+	newest    uint32        // flight after it
+	oldest    uint32        // no flight before it is away
+	round     uint64        // a round ends when something arrives that was sent after this much was delivered
+
+	news   news          // since the last sample
+	mark   flight        // the newest that arrived
+	markAt time.Duration // when, on our scale
+
+	counts counts
+}
+
+// news are what is to be told to congestion control.
+type news struct {
+	came, gone int           // bytes
+	goneSent   time.Duration // when the latest of the lost was sent
+	rtt        time.Duration // of the newest; 0: none is newer than before
+	rate       float64
+	limited    bool
+	round      bool
+}
+
+// counts are for people.
+type counts struct {
+	sentPackets, sentBytes, lostPackets, againPackets uint64
+	lately                                            float64 // bytes a second
+	since                                             time.Duration
+	bytes                                             int
+}
+
+// window is how much may be in flight: what congestion control allows, and what feedback has not told of yet.
+func (l *lane) window(gap time.Duration) int {
+	return l.ctl.Window() + int(l.ctl.Rate()*gap.Seconds())
+}
+
+// sent notes that a message goes by the path.
+func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 {
+	size += l.Overhead
+	if l.flights.full() {
+		l.forget(l.flights.tail)
+		l.flights.tail++
+	}
+	if l.inFlight == 0 { // nothing to measure from: as if something had arrived that says what is known now
+		l.first, l.at = now, now+l.est.owd.latest-l.est.rtt.smooth
+	}
+	if now-l.free > credit {
+		if !l.held {
+			l.limit = l.delivered + uint64(l.inFlight) + 1
+		}
+		l.free = now - credit
+	}
+	l.held = false
+	i, f := l.flights.add()
+	*f = flight{
+		seq: seq, sent: now, size: int32(size), bytes: l.delivered, first: l.first, at: l.at,
+		limited: l.delivered < l.limit, quiet: quiet,
+	}
+	l.inFlight += size
+	if r := l.ctl.Rate(); r > 0 {
+		l.free += time.Duration(float64(size) / r * 1e9)
+	}
+	l.ctl.Sent(now, size, l.inFlight)
+	l.counts.sent(now, size)
+	return i
+}
+
+// forget takes a flight off the books without a judgement.
+func (l *lane) forget(i uint32) {
+	if f := l.flights.at(i); f.state == away {
+		f.state = void
+		l.inFlight -= int(f.size)
+	}
+}
+
+// skip moves oldest on.
+func (l *lane) skip() uint32 {
+	if int32(l.oldest-l.flights.tail) < 0 {
+		l.oldest = l.flights.tail
+	}
+	for l.oldest != l.flights.head && l.flights.at(l.oldest).state != away {
+		l.oldest++
+	}
+	return l.oldest
+}
+
+// trim forgets flights that are over. Those of lately stay: what was found lost may arrive yet.
+func (l *lane) trim(now time.Duration) {
+	for l.flights.tail != l.flights.head {
+		f := l.flights.at(l.flights.tail)
+		if f.state == away || f.state == lost && now-f.sent < undoWithin {
+			return
+		}
+		l.flights.tail++
+	}
+}
+
+const lately = 500 * time.Millisecond // is over how long shares of paths are told
+
+func (c *counts) sent(now time.Duration, size int) {
+	c.sentPackets++
+	c.sentBytes += uint64(size)
+	c.bytes += size
+	c.turn(now)
+}
+
+func (c *counts) turn(now time.Duration) {
+	if d := now - c.since; d >= lately {
+		c.lately, c.bytes, c.since = float64(c.bytes)/d.Seconds(), 0, now
+	}
+}
