@@ -5,7 +5,8 @@
 #   make test-guest    the tests against the kernel's WireGuard, in an emulated machine with Debian's kernel
 #   make test-interop  ten minutes of traffic with every other WireGuard, with loss, rekeys and roaming
 #   make check   formatting, vet, staticcheck, known vulnerabilities, who may lean on whom
-#   make bench   weft beside plain wireguard-go, and its relay beside another, as ratios
+#   make bench   weft beside plain wireguard-go, and its relay beside another, as ratios; a flow beside floods of strangers
+#   make bench-bond    several links as one, beside each alone and the kernel's MPTCP, in 20 minutes (FULL=1: two hours)
 #   make fuzz    every fuzz target for a short while (FUZZTIME=10s)
 #   make build   bin/weft
 
@@ -19,7 +20,7 @@ export WEFT_BINARY := $(CURDIR)/bin/weft
 # Where scripts/install-deps unpacks the kernel of the guest.
 GUEST := $(CURDIR)/bin/guest
 
-.PHONY: build demo test test-guest test-interop check bench fuzz clean
+.PHONY: build demo test test-guest test-interop check bench bench-bond fuzz clean
 
 build:
 	@mkdir -p bin
@@ -51,7 +52,11 @@ check:
 
 bench: build
 	@scripts/install-deps demo || echo "weft: going on without what is missing"
-	@bin/weft bench overlay --out $(BENCHOUT); overlay=$$?; bin/weft bench relay --out $(BENCHOUT); relay=$$?; exit $$((overlay | relay))
+	@bin/weft bench overlay --out $(BENCHOUT); overlay=$$?; bin/weft bench relay --out $(BENCHOUT); relay=$$?; \
+	WEFT_FLOODS=all $(GO) test -count=1 -v -run FloodsOfStrangers ./engine; exit $$((overlay | relay | $$?))
+
+bench-bond: build
+	@bin/weft bench bond $(if $(FULL),--full) --out $(BENCHOUT)
 
 fuzz:
 	@scripts/fuzz $(FUZZTIME)

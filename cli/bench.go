@@ -17,7 +17,7 @@ import (
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure tunnels beside tunnels", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
-	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand(), a.benchCrowdCommand(), a.benchRelayCommand(), a.benchRelaydCommand())
+	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand(), a.benchCrowdCommand(), a.benchRelayCommand(), a.benchRelaydCommand(), a.benchBondCommand())
 	return c
 }
 

@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"weft"
+	"weft/lab/netns"
+)
+
+// BondOptions say how much is measured of several links as one.
+type BondOptions struct {
+	Binary  string // path of weft
+	Out     io.Writer
+	Only    []string      // names of [BondCases]; none: all
+	Rounds  int           // runs of each subject of a case
+	Full    bool          // bbr as the inner flow's congestion control, too, and MPTCP as often as weft
+	Length  time.Duration // of a run of throughput, with its beginning that does not count
+	Worlds  int           // that measure at once, at most
+	Load    float64       // Mbit/s that they may bring through this machine at once, all together
+	Logs    string        // existing directory for the logs of what is started; "" keeps none
+	Version string
+}
+
+// What BondOptions are unless somebody says otherwise.
+const (
+	BondRounds = 3
+	BondLength = 20 * time.Second
+	BondWorlds = 6
+	// BondLoad is what two cores carry with room: see docs/bonding-bench.md for what was measured alone and beside others.
+	BondLoad = 400.0
+)
+
+// bondWarm is the beginning of a run of throughput, which does not count.
+const bondWarm = 5 * time.Second
+
+// bondRun is one benchmark under way.
+type bondRun struct {
+	BondOptions
+	report     *BondReport
+	began      time.Time
+	congestion string
+	worlds     []*bondWorld
+	noMPTCP    error // why the kernel's cannot be measured here
+}
+
+// Bond measures several links as one, in worlds of their own side by side, beside each link alone and the kernel's MPTCP.
+// When it fails, the report has what was measured until then.
+func Bond(ctx context.Context, o BondOptions) (_ *BondReport, err error) {
+	if err := netns.Available(); err != nil {
+		return nil, fmt.Errorf("the benchmark needs network namespaces: %w", err)
+	}
+	names, _ := BondCases()
+	for _, name := range o.Only {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("there is nothing called %q to measure: there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	r := &bondRun{BondOptions: o, began: time.Now()}
+	r.report = &BondReport{Schema: weft.SchemaVersion, Name: "bond", Version: o.Version, Started: r.began, Machine: machine(), Full: o.Full}
+	r.report.note("%s; %d runs of a case, %v each of which the first %v do not count, where throughput is measured", runtime.Version(), o.Rounds, o.Length, bondWarm)
+	r.report.note("queue of every link, whoever uses it: a tenth of a second at its rate, at least 30,000 bytes, tail drop")
+	defer func() { err = errors.Join(err, r.closeWorlds()) }()
+	controls := []string{"cubic"}
+	if o.Full {
+		controls = append(controls, "bbr")
+	}
+	for _, control := range controls {
+		r.congestion = control
+		if err := r.all(ctx); err != nil {
+			r.report.note("It ended early: %v", err)
+			r.report.Seconds = time.Since(r.began).Seconds()
+			return r.report, err
+		}
+		// The congestion control is a host's, and hosts are as old as their worlds.
+		if err := r.closeWorlds(); err != nil {
+			return r.report, err
+		}
+	}
+	if r.noMPTCP != nil {
+		r.report.note("MPTCP could not be measured: %v", r.noMPTCP)
+	}
+	r.report.Seconds = time.Since(r.began).Seconds()
+	r.report.judge(r.cases())
+	return r.report, nil
+}
+
+func (r *bondRun) closeWorlds() (err error) {
+	for _, w := range r.worlds {
+		if w != nil {
+			err = errors.Join(err, w.net.Close())
+		}
+	}
+	r.worlds = nil
+	return err
+}
+
+// cases are those that were asked for.
+func (r *bondRun) cases() (list []*bondCase) {
+	for _, c := range bondCases {
+		if len(r.Only) == 0 || slices.Contains(r.Only, c.name) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// all measures every unit once.
+func (r *bondRun) all(ctx context.Context) error {
+	units := r.units()
+	var total time.Duration
+	batches := r.batches(units)
+	for _, b := range batches {
+		total += b[0].length + batchCost
+	}
+	r.say("%s: %d runs in %d batches, about %.0f min", r.congestion, len(units), len(batches), total.Minutes())
+	for i, b := range batches {
+		if err := r.batch(ctx, fmt.Sprintf("%d of %d", i+1, len(batches)), b); err != nil {
+			return err
+		}
+	}
+	return r.fast(ctx)
+}
+
+// batchCost is about what preparing worlds takes.
+const batchCost = 4 * time.Second
+
+// units are all runs, round by round, so that what is compared was measured close together. A link alone is measured
+// once a round, whatever cases it is part of.
+func (r *bondRun) units() (list []*bondUnit) {
+	for round := 1; round <= r.Rounds; round++ {
+		alone := map[string]bool{}
+		for _, c := range r.cases() {
+			for _, u := range c.units(r, c) {
+				u.c, u.round = c, round
+				if u.subject == single || u.subject == plainTCP {
+					key := fmt.Sprint(u.subject, u.links[0], u.out, u.load)
+					if alone[key] {
+						continue
+					}
+					alone[key] = true
+				}
+				if round > 1 && !r.Full && (u.subject == mptcp || u.subject == plainTCP) {
+					continue // they are beside it, and not what is judged
+				}
+				if u.subject == mptcp && r.noMPTCP != nil {
+					continue
+				}
+				list = append(list, u)
+			}
+		}
+	}
+	return list
+}
+
+// batches puts units of the same length together that fit into the machine at once, first come, first served.
+func (r *bondRun) batches(units []*bondUnit) (list [][]*bondUnit) {
+	left := slices.Clone(units)
+	for len(left) > 0 {
+		var batch []*bondUnit
+		load := 0.0
+		left = slices.DeleteFunc(left, func(u *bondUnit) bool {
+			if len(batch) > 0 && (len(batch) == r.Worlds || u.length != batch[0].length || load+u.weight() > r.Load) {
+				return false
+			}
+			load += u.weight()
+			batch = append(batch, u)
+			return true
+		})
+		list = append(list, batch)
+	}
+	return list
+}
+
+// batch prepares a world for each unit, and runs them all at once.
+func (r *bondRun) batch(ctx context.Context, which string, units []*bondUnit) error {
+	for len(r.worlds) < len(units) {
+		w, err := r.newWorld(ctx, len(r.worlds))
+		if err != nil {
+			return err
+		}
+		r.worlds = append(r.worlds, w)
+	}
+	runs, errs := make([]*BondRun, len(units)), make([]error, len(units))
+	var wg sync.WaitGroup
+	for i, u := range units {
+		wg.Go(func() { errs[i] = r.worlds[i].prepare(ctx, u) })
+	}
+	wg.Wait()
+	// Worlds that are not part of this batch are at rest, too.
+	for _, w := range r.worlds[len(units):] {
+		if err := w.stopNodes(); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, time.Second); err != nil {
+		return err
+	}
+	before, _, err := busyTime()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for i, u := range units {
+		if errs[i] == nil {
+			wg.Go(func() { runs[i], errs[i] = r.worlds[i].run(ctx, u) })
+		}
+	}
+	wg.Wait()
+	after, _, err := busyTime()
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	busy := (after - before).Seconds() / time.Since(began).Seconds() / float64(runtime.NumCPU())
+	for i, u := range units {
+		x := runs[i]
+		if x == nil {
+			x = &BondRun{Case: u.c.name, Subject: u.subject, Links: u.links, Direction: u.direction(), Round: u.round}
+		}
+		x.Control, x.Busy = r.congestion, round(busy)
+		if errs[i] != nil {
+			x.Problem = errs[i].Error()
+			// Whatever it is, the next unit shall not have it.
+			if err := errors.Join(r.worlds[i].net.Close()); err != nil {
+				return err
+			}
+			if r.worlds[i], err = r.newWorld(ctx, i); err != nil {
+				return err
+			}
+		}
+		r.report.Runs = append(r.report.Runs, x)
+		r.say("batch %s, %3.0f %% busy: %s", which, busy*100, x)
+	}
+	return nil
+}
+
+func (r *bondRun) say(format string, args ...any) {
+	fmt.Fprintf(r.Out, "%6.1f s  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
+}

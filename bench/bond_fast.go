@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weft/lab"
+	"weft/lab/netns"
+)
+
+// fastName is the case of one link without a limit, which the processors are busy with: nothing runs beside it.
+const fastName = "fast"
+
+const (
+	fastLength = 4 * time.Second
+	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by some percent.
+	fastPairs = 2
+)
+
+// fast measures what bonding costs where there is nothing to bond, and how long data packets are where there is.
+func (r *bondRun) fast(ctx context.Context) (err error) {
+	var c *bondCase
+	for _, x := range r.cases() {
+		if x.name == fastName {
+			c = x
+		}
+	}
+	if c == nil {
+		return nil
+	}
+	if err := r.lengths(ctx, c); err != nil {
+		return err
+	}
+	if err := r.closeWorlds(); err != nil {
+		return err
+	}
+	w, err := r.newFastWorld(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.net.Close()) }()
+	on := &bondUnit{c: c, subject: bonded, length: fastLength, warm: time.Second, load: loadTCP}
+	if err := w.startNodes(ctx, on); err != nil {
+		return err
+	}
+	for round := 1; round <= r.Rounds*fastPairs; round++ {
+		for _, mode := range []string{"", "off"} {
+			for _, out := range directions {
+				u := *on
+				u.mode, u.out, u.round = mode, out, round
+				for _, n := range w.nodes {
+					if err := u.configure(ctx, n); err != nil {
+						return err
+					}
+				}
+				if err := pause(ctx, 300*time.Millisecond); err != nil {
+					return err
+				}
+				x, err := w.run(ctx, &u)
+				if err != nil {
+					return fmt.Errorf("one fast link: %w", err)
+				}
+				x.Control = r.congestion
+				r.report.Runs = append(r.report.Runs, x)
+				r.say("bonding %s: %s", map[string]string{"": "on", "off": "off"}[mode], x)
+			}
+		}
+	}
+	return nil
+}
+
+// newFastWorld is two hosts on one network without any limit.
+func (r *bondRun) newFastWorld(ctx context.Context) (w *bondWorld, err error) {
+	w = &bondWorld{}
+	if w.net, err = netns.New(ctx, "wbond"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.net.Close())
+		}
+	}()
+	w.fleet = lab.Fleet{Binary: r.Binary, Dir: w.net.Dir()}
+	srv, err := w.net.AddHost("srv")
+	if err != nil {
+		return nil, err
+	}
+	if w.a, err = w.net.AddHost("a"); err != nil {
+		return nil, err
+	}
+	if w.b, err = w.net.AddHost("b"); err != nil {
+		return nil, err
+	}
+	for _, h := range []*netns.Host{w.a, w.b} {
+		if err := h.Do(func() error { return setSysctls(bondSysctls) }); err != nil {
+			return nil, err
+		}
+		if err := setCongestion(h, r.congestion); err != nil {
+			return nil, err
+		}
+	}
+	server, err := w.fleet.StartServer(ctx, srv)
+	if err != nil {
+		return nil, err
+	}
+	w.token, err = server.Token(ctx, "--reusable")
+	return w, err
+}
+
+// standardLength is how long an IPv4 packet of WireGuard is that carries one of n bytes: headers of IPv4 and UDP, type,
+// receiver and counter, the packet in steps of 16 bytes, and its tag (WireGuard's paper, section 5.4.6).
+func standardLength(n int) int { return 20 + 8 + 16 + (n+15)/16*16 + 16 }
+
+// lengths measures how long the packets are that carry datagrams over two links, beyond what WireGuard makes of them.
+func (r *bondRun) lengths(ctx context.Context, c *bondCase) error {
+	if len(r.worlds) == 0 {
+		w, err := r.newWorld(ctx, 0)
+		if err != nil {
+			return err
+		}
+		r.worlds = append(r.worlds, w)
+	}
+	w := r.worlds[0]
+	u := &bondUnit{c: c, subject: bonded, links: pair20, out: true, length: 4 * time.Second, load: loadUDP, mbit: surviving}
+	if err := w.prepare(ctx, u); err != nil {
+		return err
+	}
+	p, err := w.b.OpenPackets("eth0")
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.run(ctx, u)
+		ended <- err
+	}()
+	const virtio, ethernet = 10, 14
+	buf := make([]byte, 70<<10)
+	longest, by := 0, map[netip.Addr]int{}
+	for until := time.Now().Add(u.length); time.Now().Before(until); {
+		n, err := p.Read(buf, until)
+		if err != nil {
+			break // the time is over
+		}
+		b := buf[:n]
+		if len(b) < virtio+ethernet+20+8+16 || binary.BigEndian.Uint16(b[virtio+12:]) != 0x0800 || b[virtio+ethernet+9] != 17 {
+			continue
+		}
+		// A transport data message of a datagram's length, from a.
+		ip := b[virtio+ethernet:]
+		if length := int(binary.BigEndian.Uint16(ip[2:])); length > bondDatagram && ip[28] == 4 {
+			longest = max(longest, length)
+			by[netip.AddrFrom4([4]byte(ip[12:16]))]++
+		}
+	}
+	if err := <-ended; err != nil {
+		return err
+	}
+	if longest == 0 {
+		return errors.New("no data packet of weft was seen")
+	}
+	if len(by) < 2 {
+		r.report.note("when the length of data packets was looked at, one link carried all of them")
+	}
+	added := float64(longest - standardLength(20+8+bondDatagram))
+	r.report.Lengths = append(r.report.Lengths, added)
+	r.say("data packets over %d links: %d bytes, %.0f more than WireGuard's", len(by), longest, added)
+	return nil
+}
+
+// judgeFast holds bonding against none.
+func judgeFast(r *BondReport, c *bondCase, control string) {
+	for _, out := range directions {
+		var on, off, ratios []float64
+		for _, x := range r.runs(of(c, bonded, out, control)) {
+			if x.Mode == "off" {
+				off = append(off, x.Mbit)
+			} else {
+				on = append(on, x.Mbit)
+			}
+		}
+		// A pair is two runs one after the other: what the machine does meanwhile is in both.
+		for i := range min(len(on), len(off)) {
+			ratios = append(ratios, on[i]/off[i])
+		}
+		beside := ""
+		if len(off) > 0 {
+			beside = fmt.Sprintf("%.0f Mbit/s without", off[0])
+		}
+		r.goal(BondGoal{Case: c.name, Name: "one link, x without bonding", Direction: (&bondUnit{out: out}).direction(), Control: control, Least: 0.98, Beside: beside}, ratios)
+	}
+	r.goal(BondGoal{Case: c.name, Name: "two links, bytes added to a data packet", Control: control, Most: most(0)}, r.Lengths)
+}

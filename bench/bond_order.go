@@ -1,0 +1,101 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"weft/lab/netns"
+)
+
+// An orderMeter watches the overlay's interface of the host that receives a connection, and counts the packets that come
+// after a later one: what the inner flow sees of reordering, and nothing of what it lost. Linux numbers a connection's
+// packets in the IP header (inet_id), those sent again anew, so the numbers tell both apart, which TCP's cannot.
+type orderMeter struct {
+	packets *netns.Packets
+	port    uint16 // of either end: the listener's
+
+	mu      sync.Mutex
+	counts  orderCounts
+	highest uint16
+	any     bool
+}
+
+type orderCounts struct {
+	Packets uint64 `json:"packets"`
+	Late    uint64 `json:"late"`       // after a later one
+	Depth   int    `json:"most_depth"` // by how many packets at most
+}
+
+// watchOrder begins to watch.
+func watchOrder(h *netns.Host, device string, port uint16) (*orderMeter, error) {
+	p, err := h.OpenPackets(device)
+	if err != nil {
+		return nil, err
+	}
+	m := &orderMeter{packets: p, port: port}
+	go m.run()
+	return m, nil
+}
+
+func (m *orderMeter) run() {
+	buf := make([]byte, 70<<10)
+	for {
+		n, err := m.packets.Read(buf, time.Now().Add(time.Second))
+		switch {
+		case err == nil:
+			m.take(buf[:n])
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return
+		}
+	}
+}
+
+// take counts one packet or super-packet behind a virtio-net header.
+func (m *orderMeter) take(b []byte) {
+	const header = 10
+	if len(b) < header+20+20 || b[header]>>4 != 4 || b[header+9] != 6 {
+		return
+	}
+	ip := b[header:]
+	tcp := ip[int(ip[0]&15)*4:]
+	if len(tcp) < 20 || binary.BigEndian.Uint16(tcp) != m.port && binary.BigEndian.Uint16(tcp[2:]) != m.port {
+		return
+	}
+	payload := len(tcp) - int(tcp[12]>>4)*4
+	if payload <= 0 {
+		return
+	}
+	count := 1
+	if size := int(binary.NativeEndian.Uint16(b[4:])); b[1] != 0 && size > 0 {
+		count = (payload + size - 1) / size
+	}
+	m.count(binary.BigEndian.Uint16(ip[4:]), count)
+}
+
+// count takes packets with numbers that follow each other.
+func (m *orderMeter) count(id uint16, count int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts.Packets += uint64(count)
+	last := id + uint16(count-1)
+	if ahead := int16(last - m.highest); !m.any || ahead > 0 {
+		m.highest, m.any = last, true
+		return
+	}
+	m.counts.Late += uint64(count)
+	m.counts.Depth = max(m.counts.Depth, int(m.highest-id))
+}
+
+// reset returns the counts since it was last asked.
+func (m *orderMeter) reset() orderCounts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.counts
+	m.counts = orderCounts{}
+	return c
+}
+
+func (m *orderMeter) close() { m.packets.Close() }

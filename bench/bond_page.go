@@ -1,0 +1,3 @@
+package bench
+
+func (r *BondReport) page() ([]byte, error) { return nil, nil }

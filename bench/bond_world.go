@@ -1,0 +1,321 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"weft"
+	"weft/lab"
+	"weft/lab/netns"
+	"weft/lab/vnet"
+)
+
+// maxBondLinks is how many links the benchmark's host has: what the largest case takes.
+const maxBondLinks = 8
+
+// A BondLink is a link of the host that has several, the same in both directions.
+type BondLink struct {
+	Mbit     float64 `json:"mbit"`
+	RTTms    float64 `json:"rtt_ms"` // half of it in each direction
+	JitterMS float64 `json:"jitter_ms,omitempty"`
+	Loss     float64 `json:"loss,omitempty"` // 0 to 1
+}
+
+// String is short, and tells links apart.
+func (l BondLink) String() string {
+	s := fmt.Sprintf("%g/%g", l.Mbit, l.RTTms)
+	if l.JitterMS > 0 {
+		s += fmt.Sprintf("±%g", l.JitterMS)
+	}
+	if l.Loss > 0 {
+		s += fmt.Sprintf(" %g%%", l.Loss*100)
+	}
+	return s
+}
+
+// QueueBytes is how much waits in front of the link at most, in each direction; what is more is dropped where it comes
+// (tail drop). It is a tenth of a second, and at least 20 full packets, for whatever is measured on it.
+func (l BondLink) QueueBytes() int { return max(int(l.Mbit*1e6/8/10), 30_000) }
+
+func (l BondLink) config() vnet.LinkConfig {
+	return vnet.LinkConfig{Rate: l.Mbit * 1e6, Delay: millis(l.RTTms / 2), Jitter: millis(l.JitterMS), Loss: l.Loss, Queue: l.QueueBytes()}
+}
+
+func millis(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
+
+// A bondWorld is an internet of its own: a server; a host b with one link that is never the narrowest; and a host a
+// with many links, each behind a router of the laboratory's that has the link's rate, queue and delay in one place.
+// What happens in one world is not felt in another, but for the processors.
+type bondWorld struct {
+	number int
+	net    *netns.Lab
+	a, b   *netns.Host
+	fleet  lab.Fleet
+	token  string
+	legs   []bondLeg
+	used   int // of the legs, by the unit that is on
+	nodes  [2]*lab.Node
+	addrs  [2]netip.Addr // inside
+	pids   []int         // of the server
+}
+
+// A bondLeg is one of a's links.
+type bondLeg struct {
+	name   string
+	addr   netip.Addr
+	port   string // its other end, at the router
+	router *netns.Router
+	spec   BondLink
+}
+
+// bondSysctls are the same in both hosts, whatever is measured: buffers that never limit a connection, and nothing
+// remembered of connections before.
+var bondSysctls = map[string]string{
+	"net/ipv4/tcp_rmem":               "4096 131072 33554432",
+	"net/ipv4/tcp_wmem":               "4096 16384 33554432",
+	"net/ipv4/tcp_no_metrics_save":    "1",
+	"net/ipv4/conf/all/rp_filter":     "0",
+	"net/ipv4/conf/default/rp_filter": "0",
+	"net/mptcp/enabled":               "1",
+}
+
+// newBondWorld lays out a world. It is gone with its lab.
+func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err error) {
+	var opts []netns.Option
+	if r.Logs != "" {
+		opts = append(opts, netns.KeepLogs(r.Logs))
+	}
+	w = &bondWorld{number: number}
+	if w.net, err = netns.New(ctx, "wbond", opts...); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.net.Close())
+		}
+	}()
+	w.fleet = lab.Fleet{Binary: r.Binary, Dir: w.net.Dir()}
+	srv, err := w.net.AddHost("srv")
+	if err != nil {
+		return nil, err
+	}
+	if w.b, err = w.net.AddHost("b"); err != nil {
+		return nil, err
+	}
+	for i := range maxBondLinks {
+		if err := w.addLeg(ctx, i); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range []*netns.Host{w.a, w.b} {
+		if err := h.Do(func() error { return setSysctls(bondSysctls) }); err != nil {
+			return nil, err
+		}
+		if err := setCongestion(h, r.congestion); err != nil {
+			return nil, err
+		}
+		// One connection, and one more for each further link.
+		if _, err := h.Run(ctx, "ip", "mptcp", "limits", "set", "subflow", "8", "add_addr_accepted", "8"); err != nil {
+			r.noMPTCP = err
+		}
+	}
+	for _, leg := range w.legs {
+		if _, err := w.a.Run(ctx, "ip", "mptcp", "endpoint", "add", leg.addr.String(), "dev", leg.name, "subflow"); err != nil {
+			r.noMPTCP = err
+		}
+	}
+	server, err := w.fleet.StartServer(ctx, srv)
+	if err != nil {
+		return nil, err
+	}
+	w.pids = append(w.pids, server.Process.PID())
+	w.token, err = server.Token(ctx, "--reusable")
+	return w, err
+}
+
+// setSysctls sets values of the namespace that the calling thread is in.
+func setSysctls(values map[string]string) error {
+	for key, value := range values {
+		if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// addLeg adds a router, and a's link behind it: what goes by a link's address leaves by that link, for connections that
+// are not weft's.
+func (w *bondWorld) addLeg(ctx context.Context, i int) error {
+	r, err := w.net.AddNATRouter(fmt.Sprintf("gw%d", i), vnet.NATConfig{Mapping: weft.NoNAT}, netns.WithLink(vnet.LinkConfig{}))
+	if err != nil {
+		return err
+	}
+	leg := bondLeg{name: fmt.Sprintf("eth%d", i), router: r, port: fmt.Sprintf("leg%d", i)}
+	if i == 0 {
+		if w.a, err = r.AddHost("a"); err != nil {
+			return err
+		}
+		leg.addr, leg.port = w.a.Addr(), "port2" // the first host of its network
+	} else {
+		inside := r.Inside().Prefix()
+		leg.addr = inside.Masked().Addr().Next().Next() // the first is the gateway's
+		if err := ipBatch(ctx, w.a, "link add "+leg.name+" type veth peer name "+leg.port+" netns "+r.Namespace(),
+			"link set "+leg.name+" addrgenmode none up",
+			"addr add "+netip.PrefixFrom(leg.addr, inside.Bits()).String()+" dev "+leg.name); err != nil {
+			return err
+		}
+		if err := ipBatch(ctx, r.Host, "link set "+leg.port+" addrgenmode none master lan up"); err != nil {
+			return err
+		}
+	}
+	w.legs = append(w.legs, leg)
+	return ipBatch(ctx, w.a, fmt.Sprintf("rule add from %s lookup %d", leg.addr, tableOf(i)))
+}
+
+// tableOf is the number of the routing table of a link, and its metric in the main one.
+func tableOf(i int) int { return 100 + i }
+
+// ipBatch runs lines of ip(8) in a host.
+func ipBatch(ctx context.Context, h *netns.Host, lines ...string) error {
+	cmd := h.Command(ctx, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// upLines are what makes a link of a's usable, and what a DHCP client says when it is back.
+func (w *bondWorld) upLines(i int) []string {
+	leg := w.legs[i]
+	via := "default via " + leg.router.Inside().Gateway().String() + " dev " + leg.name
+	return []string{"link set " + leg.name + " up", fmt.Sprintf("route replace %s metric %d", via, tableOf(i)),
+		fmt.Sprintf("route replace %s table %d", via, tableOf(i))}
+}
+
+// darken drops all that comes in by a port at a leg's router, where nobody is told; none: nothing is dropped.
+func (w *bondWorld) darken(ctx context.Context, leg *bondLeg, port string) error {
+	text := "table netdev dark\ndelete table netdev dark\n"
+	if port != "" {
+		text += "table netdev dark {\nchain in {\ntype filter hook ingress device \"" + port + "\" priority 0\ndrop\n}\n}\n"
+	}
+	return rules(ctx, leg.router.Host, text)
+}
+
+// setLinks gives a these links and no others.
+func (w *bondWorld) setLinks(ctx context.Context, links []BondLink) error {
+	var lines []string
+	for i := range w.legs {
+		if i >= len(links) {
+			lines = append(lines, "link set "+w.legs[i].name+" down")
+			continue
+		}
+		w.legs[i].spec = links[i]
+		if err := errors.Join(w.legs[i].router.SetLink(links[i].config()), w.legs[i].router.SetUp(true), w.darken(ctx, &w.legs[i], "")); err != nil {
+			return err
+		}
+		lines = append(lines, w.upLines(i)...)
+	}
+	w.used = len(links)
+	// The first link has the route that its host was given, with metric 0.
+	if err := ipBatch(ctx, w.a, append([]string{"route flush default"}, lines...)...); err != nil {
+		return err
+	}
+	return nil
+}
+
+// startNodes starts weft in both hosts, a with the links that it has now, and waits until every link has a way to b.
+func (w *bondWorld) startNodes(ctx context.Context, u *bondUnit) error {
+	for i, h := range []*netns.Host{w.a, w.b} {
+		name := []string{"node-a", "node-b"}[i]
+		var flags []string
+		if i == 0 {
+			for k := range w.used {
+				flag := w.legs[k].name
+				if k < len(u.metrics) {
+					flag += fmt.Sprintf(":%d", u.metrics[k])
+				}
+				flags = append(flags, "--link", flag)
+			}
+		}
+		var err error
+		if w.nodes[i] == nil {
+			w.nodes[i], err = w.fleet.StartNode(ctx, h, name, w.token, flags...)
+		} else {
+			err = w.nodes[i].Start(ctx, "", flags...)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// What is started lives as long as ctx; what is waited for must not take as long.
+	wait, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	for i, n := range w.nodes {
+		s, err := n.Up(wait)
+		if err != nil {
+			return err
+		}
+		w.addrs[i] = s.Self.Addrs[0]
+		if err := u.configure(wait, n); err != nil {
+			return err
+		}
+	}
+	return w.waysWork(wait)
+}
+
+// waysWork waits until both ends reach each other directly, by every link of a's.
+func (w *bondWorld) waysWork(ctx context.Context) error {
+	if _, err := w.nodes[1].Reaches(ctx, "node-a", weft.Direct); err != nil {
+		return err
+	}
+	if w.used < 2 {
+		_, err := w.nodes[0].Reaches(ctx, "node-b", weft.Direct)
+		return err
+	}
+	return netns.WaitFor(ctx, "a way by each link", func() error {
+		e, err := w.nodes[0].Explain(ctx, "node-b")
+		if err != nil {
+			return err
+		}
+		valid := map[string]bool{}
+		for _, x := range e.Ways {
+			if _, by, ok := strings.Cut(x.Way, " by "); ok && strings.HasPrefix(x.Way, "direct") && x.State == "valid" {
+				valid[by] = true
+			}
+		}
+		if len(valid) < w.used {
+			return fmt.Errorf("%d of %d links have one: %+v", len(valid), w.used, e.Ways)
+		}
+		return nil
+	})
+}
+
+// stopNodes ends weft in both hosts.
+func (w *bondWorld) stopNodes() (err error) {
+	for _, n := range w.nodes {
+		if n != nil {
+			err = errors.Join(err, n.Process.Stop())
+		}
+	}
+	return err
+}
+
+// prepare makes the world what a unit measures, and leaves it at rest.
+func (w *bondWorld) prepare(ctx context.Context, u *bondUnit) error {
+	if err := w.stopNodes(); err != nil {
+		return err
+	}
+	if err := w.setLinks(ctx, u.links); err != nil {
+		return err
+	}
+	if !u.subject.isWeft() {
+		return nil
+	}
+	return w.startNodes(ctx, u)
+}
