@@ -69,6 +69,8 @@ type mesh struct {
 	frames chan frame
 	done   chan struct{}
 
+	silences chan silence
+
 	netmap    weft.NetworkMap
 	peers     map[weft.NodeID]*peer
 	relays    map[weft.RelayID]*relayLink
@@ -106,7 +108,8 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 	me := &mesh{
 		cfg: cfg, log: cfg.Logger,
 		calls: make(chan func(time.Time)), frames: make(chan frame, framesQueued), done: make(chan struct{}),
-		peers: map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
+		silences: make(chan silence, silencesQueued),
+		peers:    map[weft.NodeID]*peer{}, relays: map[weft.RelayID]*relayLink{},
 		problems: map[string]string{}, pings: map[wire.TxID]chan<- pingAnswer{},
 		session: randomSession(), budget: path.NewBudget(0),
 		spares: newSpares(), links: links{named: cfg.Links},
@@ -140,6 +143,10 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	} else {
 		links = l
 	}
+	carriers, err := host.WatchCarriers(ctx)
+	if err != nil {
+		me.log.Debug("interfaces that go down are noticed late", "error", err)
+	}
 	if !me.cfg.Settings.NoPortMap {
 		defer me.mapped.start(ctx, me)()
 	}
@@ -168,7 +175,18 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 			for range len(me.frames) { // those that came with it, before any timer
 				me.take(now, <-me.frames)
 			}
-		case <-links:
+		case s := <-me.silences:
+			me.takeSilence(time.Now(), s)
+		case c, ok := <-carriers:
+			if !ok {
+				carriers = nil
+				continue
+			}
+			me.takeCarrier(time.Now(), c)
+		case _, ok := <-links:
+			if !ok {
+				links = nil
+			}
 			me.networkChanged(time.Now())
 		case <-timer.C:
 		}
@@ -221,6 +239,11 @@ func (me *mesh) work(now time.Time) time.Time {
 		}
 		sooner(at)
 	}
+	if at := me.links.lookAt; !at.IsZero() && !now.Before(at) {
+		me.links.lookAt = time.Time{}
+		me.networkChanged(now)
+	}
+	sooner(me.links.lookAt)
 	sooner(me.pollAsks(now))
 	for _, p := range me.peers {
 		if p.due || !p.next.IsZero() && !now.Before(p.next) {

@@ -30,7 +30,10 @@ type links struct {
 	named   []string
 	numbers map[string]weft.LinkID // that were given, by the interface's name
 	list    []*meshLink
-	apart   bool // links are told apart
+	resting []*meshLink // that were in the list and are down, or came back just now: see mesh_resting.go
+	fell    bool        // one is no longer in the list, and not everybody was told
+	lookAt  time.Time   // when to look at resting ones again; zero: when something changes
+	apart   bool        // links are told apart
 	ctx     context.Context
 }
 
@@ -42,6 +45,7 @@ type meshLink struct {
 	watch     *gather.NATWatch
 	cancel    context.CancelFunc // of the watch
 	nats      gather.NATs
+	rested
 }
 
 // gatherLinks looks which links there are, and reports whether any came, went or has changed.
@@ -82,11 +86,21 @@ func (me *mesh) lookAtLinks(now time.Time, ifaces []host.Interface) (changed boo
 	me.problem("links named", linksMissing(missing))
 	var want []*meshLink
 	for _, i := range up {
-		want = append(want, &meshLink{Link: underlay.Link{ID: l.number(i.Name), Device: i.Name, Index: i.Index}, addrs: i.Addrs})
+		w := &meshLink{Link: underlay.Link{ID: l.number(i.Name), Device: i.Name, Index: i.Index}, addrs: i.Addrs}
+		if !l.rests(now, w.Link) {
+			want = append(want, w)
+		}
 	}
-	sockets := make([]underlay.Link, len(want))
-	for i, w := range want {
-		sockets[i] = w.Link
+	old := slices.Concat(l.list, l.resting)
+	l.resting, l.lookAt = nil, time.Time{}
+	for _, o := range old {
+		if !slices.ContainsFunc(want, func(w *meshLink) bool { return w.Link == o.Link }) && o.worthKeeping(now, ifaces) {
+			l.rest(now, o)
+		}
+	}
+	sockets := make([]underlay.Link, 0, len(want)+len(l.resting))
+	for _, w := range slices.Concat(want, l.resting) {
+		sockets = append(sockets, w.Link)
 	}
 	sentence := ""
 	if err := me.engine.SetLinks(sockets); err != nil {
@@ -95,8 +109,8 @@ func (me *mesh) lookAtLinks(now time.Time, ifaces []host.Interface) (changed boo
 	me.problem("links", sentence)
 	want = slices.DeleteFunc(want, func(w *meshLink) bool { return me.engine.LinkPort(w.ID) == 0 })
 
-	old := l.list
-	l.list = nil
+	was := l.list
+	l.list, changed, l.fell = nil, l.fell, false
 	for _, w := range want {
 		i := slices.IndexFunc(old, func(o *meshLink) bool { return o.Link == w.Link })
 		if i < 0 {
@@ -106,21 +120,28 @@ func (me *mesh) lookAtLinks(now time.Time, ifaces []host.Interface) (changed boo
 		}
 		o := old[i]
 		l.list = append(l.list, o)
-		if !slices.Equal(o.addrs, w.addrs) {
+		back := o.stands(now)
+		switch same := slices.Equal(o.addrs, w.addrs); {
+		case !same:
 			o.addrs, changed = w.addrs, true
 			o.moved(now)
+		case back:
+			changed = true
+			o.reflexive.Recheck(now)
+			o.watch.Recheck()
 		}
 	}
 	for _, o := range old {
-		if !slices.Contains(l.list, o) {
+		if !slices.Contains(l.list, o) && !slices.Contains(l.resting, o) {
 			o.cancel()
-			changed = true
 		}
 	}
+	changed = changed || slices.ContainsFunc(was, func(o *meshLink) bool { return !slices.Contains(l.list, o) })
 	if changed {
 		me.log.Info("links", "interfaces", l.names())
 		me.rebindRelays(now)
 		me.tellNATs(now)
+		me.tellMetrics(now)
 	}
 	return changed
 }
@@ -263,6 +284,9 @@ func (me *mesh) hosts(ifaces []host.Interface) (list []weft.Candidate) {
 		}
 		rest = slices.DeleteFunc(rest, mine)
 	}
+	rest = slices.DeleteFunc(rest, func(i host.Interface) bool {
+		return slices.ContainsFunc(me.links.resting, func(l *meshLink) bool { return l.Index == i.Index })
+	})
 	if len(me.links.named) == 0 {
 		of(rest, 0)
 	}
@@ -351,6 +375,15 @@ func (me *mesh) linkNATs() []weft.LinkNAT {
 	}
 	slices.SortStableFunc(list, func(a, b weft.LinkNAT) int { return boolInt(b.Link == first) - boolInt(a.Link == first) })
 	return list
+}
+
+// tellMetrics tells the agents what links cost.
+func (me *mesh) tellMetrics(now time.Time) {
+	metrics := me.linkMetrics()
+	for _, p := range me.peers {
+		p.agent.SetMetrics(now, metrics)
+		p.due = true
+	}
 }
 
 // linkStatus is what weft status tells of the links.

@@ -29,6 +29,7 @@ type peer struct {
 	due      bool      // the agent was told something and wants to be polled
 	next     time.Time // or then
 	actions  path.Actions
+	bonded   bondState
 	counters []engine.PathCounters
 	traffic  []path.Traffic
 	rates    rates
@@ -71,6 +72,8 @@ func (me *mesh) setPeers(now time.Time) {
 			})}
 			p.agent.SetLocal(now, me.local)
 			p.agent.SetNATs(now, me.linkNATs())
+			p.agent.SetMetrics(now, me.linkMetrics())
+			p.agent.SetRelayLinks(now, me.relayLinks())
 			p.agent.SetRelays(now, me.relayVias(n))
 			me.peers[n.ID] = p
 			changed = true
@@ -111,6 +114,7 @@ func (me *mesh) setPeers(now time.Time) {
 	}
 	for id, p := range me.peers { // a peer that is new to the engine has no route there yet
 		me.engine.SetRoute(id, p.agent.Selected())
+		me.engine.SetBond(id, p.bonded.told)
 	}
 }
 
@@ -126,6 +130,7 @@ func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
 // poll lets a peer's agent act.
 func (me *mesh) poll(now time.Time, p *peer) {
 	p.due = false
+	p.agent.SetBonding(now, me.bondMode(p) != engine.BondOff)
 	p.agent.Poll(now, &p.actions)
 	me.act(now, p)
 }
@@ -140,6 +145,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 		me.engine.Forget(addr)
 	}
 	me.fitWays(p, a.MTUs) // before anything goes by them
+	me.bond(p)
 	for _, s := range a.Switches {
 		p.locateSoon(now)
 		me.engine.SetRoute(p.node.ID, s.To)

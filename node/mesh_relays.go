@@ -218,7 +218,9 @@ func (me *mesh) relaysChanged(now time.Time) {
 			me.engine.SetRelayOn(id, r.link, r.boundTo, nil) // not a typed nil
 		}
 	}
+	by := me.relayLinks()
 	for _, p := range me.peers {
+		p.agent.SetRelayLinks(now, by)
 		p.agent.SetRelays(now, me.relayVias(p.node))
 		p.due = true
 	}

@@ -47,25 +47,35 @@ type standing struct {
 // fail takes note that it does not carry any more.
 func (s *standing) fail(now time.Time, why string) {
 	if s.in {
-		if !s.back.IsZero() && now.Sub(s.back) < relapseMember {
-			s.flaps++
-		} else {
-			s.flaps = 1
-		}
+		s.flaps = Flaps(now, s.back, s.flaps)
 	}
 	s.out, s.why, s.since, s.heard, s.missed = now, why, time.Time{}, time.Time{}, false
 }
 
-// rest is how long it has to answer without a gap to be good again.
-func (s *standing) rest() time.Duration {
-	first, last := restFirst, restLast
-	if !s.missed {
-		first, last = holeFirst, holeLast
+// Flaps counts how often in a row something failed soon after it was back, from what it was before this failure.
+func Flaps(now, back time.Time, before int) int {
+	if back.IsZero() || now.Sub(back) >= relapseMember {
+		return 1
 	}
-	if s.flaps < 2 {
+	return before + 1
+}
+
+// Rest is how long something that failed so often in a row has to hold still to be good again.
+func Rest(flaps int) time.Duration { return growing(flaps, restFirst, restLast) }
+
+func growing(flaps int, first, last time.Duration) time.Duration {
+	if flaps < 2 {
 		return 0
 	}
-	return min(first<<min(s.flaps-2, 10), last)
+	return min(first<<min(flaps-2, 10), last)
+}
+
+// rest is how long it has to answer without a gap to be good again.
+func (s *standing) rest() time.Duration {
+	if s.missed {
+		return Rest(s.flaps)
+	}
+	return growing(s.flaps, holeFirst, holeLast)
 }
 
 // answered takes an answer to a ping that was sent while it was out, and reports whether it carries again. A longer time than
