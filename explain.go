@@ -14,6 +14,8 @@ type Explanation struct {
 	Method        Method    `json:"method"`
 	Endpoint      string    `json:"endpoint,omitempty"` // address of a direct path, name of the relay of another
 	Link          string    `json:"link,omitempty"`     // as in PeerStatus
+	Bond          string    `json:"bond,omitempty"`     // as in PeerStatus
+	Carriers      []string  `json:"carriers,omitempty"` // likewise
 	Since         time.Time `json:"since,omitzero"`     // this path is in use
 	Reason        string    `json:"reason,omitempty"`   // it was chosen
 	RTTms         float64   `json:"rtt_ms,omitempty"`

@@ -123,8 +123,12 @@ type PeerStatus struct {
 	Method   Method       `json:"method"`
 	Endpoint string       `json:"endpoint,omitempty"` // address of a direct path, name of the relay of another
 	Link     string       `json:"link,omitempty"`     // interface that a direct path leaves by, where there are several links
-	RTTms    float64      `json:"rtt_ms,omitempty"`
-	Loss     float64      `json:"loss"` // 0..1, of data in the last seconds
+	// Bond is, while several paths are used at once, how: aggregate or redundant; Carriers are what they leave by. Path and
+	// what else is said of it are then of the one that is best for small and urgent things.
+	Bond     string   `json:"bond,omitempty"`
+	Carriers []string `json:"carriers,omitempty"`
+	RTTms    float64  `json:"rtt_ms,omitempty"`
+	Loss     float64  `json:"loss"` // 0..1, of data in the last seconds
 	// MTU is the longest packet that is sent by the path, in bytes.
 	MTU int `json:"mtu,omitempty"`
 	// Gateway is, of a peer that speaks plain WireGuard, the name of the node that its tunnel leads to. Elsewhere than there,

@@ -53,6 +53,7 @@ var documents = map[string]any{
 	"weft logout":                        doneDoc{},
 	"weft ping":                          weft.PingReply{},
 	"weft explain":                       weft.Explanation{},
+	"weft paths":                         weft.Paths{},
 	"weft netcheck":                      weft.Netcheck{},
 	"weft set":                           settingsDoc{},
 	"weft server":                        serverReady{},
@@ -260,6 +261,9 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"ping ann --until-direct --interval 100ms", "weft ping", ExitOK},
 		{"status", "weft status", ExitOK}, // of a peer with a path
 		{"explain ann", "weft explain", ExitOK},
+		{"paths ann", "weft paths", ExitOK},
+		{"paths cid", "", ExitFailed},
+		{"paths bob", "", ExitFailed},
 		{"explain cid", "", ExitFailed},
 		{"explain bob", "", ExitFailed},
 		{"ping cid", "", ExitFailed},
@@ -274,6 +278,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"status", "weft status", ExitFailed},
 		{"ping ann", "", ExitFailed},
 		{"explain ann", "", ExitFailed},
+		{"paths ann", "", ExitFailed},
 		{"up", "weft up", ExitOK},
 		{"admin status", "weft admin status", ExitOK},
 		{"admin user create carol@weft.example", "weft admin user create", ExitOK},
@@ -299,6 +304,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"status", "weft status", ExitOK},
 		{"ping -c 1 phone", "", ExitFailed},
 		{"explain phone", "", ExitFailed},
+		{"paths phone", "", ExitFailed},
 		{"admin node remove ann", "", ExitFailed}, // its gateway
 		{"admin node remove phone", "weft admin node remove", ExitOK},
 		{"admin node rename bob bert", "weft admin node rename", ExitOK},

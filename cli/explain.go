@@ -64,6 +64,9 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 		}
 	}
 	fmt.Fprintln(w, ".")
+	if e.Bond != "" {
+		fmt.Fprintf(w, "Data goes by several paths at once, %s: %s. `weft paths %s` shows each.\n", e.Bond, strings.Join(e.Carriers, " + "), e.Peer)
+	}
 	if e.Path != weft.PathNone {
 		fmt.Fprintf(w, "RTT %s, loss %s", millis(e.RTTms), percent(e.Loss))
 		if e.MTU > 0 {

@@ -111,7 +111,7 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			if len(p.Addrs) > 0 {
 				addr = p.Addrs[0].String()
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), by(p.Endpoint, p.Link),
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, addr, pathName(p), leadsTo(p),
 				millis(p.RTTms), percent(p.Loss), bytesOrDash(p.MTU), amount(p.RxBytes), amount(p.TxBytes), seen(p, now))
 		}
 		if err := t.Flush(); err != nil {
@@ -154,7 +154,18 @@ func by(endpoint, link string) string {
 	return endpoint + " by " + link
 }
 
+// leadsTo is where the path leads, or what several leave by.
+func leadsTo(p weft.PeerStatus) string {
+	if len(p.Carriers) > 0 {
+		return strings.Join(p.Carriers, " + ")
+	}
+	return by(p.Endpoint, p.Link)
+}
+
 func pathName(p weft.PeerStatus) string {
+	if p.Bond != "" {
+		return p.Bond
+	}
 	if p.Gateway != "" {
 		return "by " + p.Gateway
 	}

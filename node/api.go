@@ -32,7 +32,7 @@ type pingRequest struct {
 	TimeoutMS int64  `json:"timeout_ms"`
 }
 
-type explainRequest struct {
+type peerRequest struct {
 	Peer string `json:"peer"`
 }
 
@@ -119,11 +119,18 @@ func (d *Daemon) apiHandler() http.Handler {
 		return d.Ping(r.Context(), q.Peer, time.Duration(q.TimeoutMS)*time.Millisecond)
 	})
 	read("POST /v1/explain", func(r *http.Request) (any, error) {
-		var q explainRequest
+		var q peerRequest
 		if err := readBody(r, &q); err != nil {
 			return nil, err
 		}
 		return d.Explain(r.Context(), q.Peer)
+	})
+	read("POST /v1/paths", func(r *http.Request) (any, error) {
+		var q peerRequest
+		if err := readBody(r, &q); err != nil {
+			return nil, err
+		}
+		return d.Paths(r.Context(), q.Peer)
 	})
 	change("POST /v1/up", func(r *http.Request) (any, error) {
 		var q UpRequest

@@ -78,7 +78,13 @@ func (c *Client) Ping(ctx context.Context, peer string, timeout time.Duration) (
 // Explain asks how a peer is reached, and why so.
 func (c *Client) Explain(ctx context.Context, peer string) (weft.Explanation, error) {
 	var e weft.Explanation
-	return e, c.do(ctx, http.MethodPost, "/v1/explain", explainRequest{Peer: peer}, &e)
+	return e, c.do(ctx, http.MethodPost, "/v1/explain", peerRequest{Peer: peer}, &e)
+}
+
+// Paths asks for the ways to a peer, how each does, and what became of them.
+func (c *Client) Paths(ctx context.Context, peer string) (weft.Paths, error) {
+	var p weft.Paths
+	return p, c.do(ctx, http.MethodPost, "/v1/paths", peerRequest{Peer: peer}, &p)
 }
 
 // Netcheck asks what the NATs on the way out do. It takes some seconds.

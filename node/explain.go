@@ -8,32 +8,9 @@ import (
 )
 
 // Explain says how a peer is reached, and why so.
-func (d *Daemon) Explain(ctx context.Context, who string) (weft.Explanation, error) {
-	var me *mesh
-	if err := d.do(ctx, func() error {
-		if me = d.mesh; me == nil {
-			return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
-		}
-		return nil
-	}); err != nil {
-		return weft.Explanation{}, err
-	}
-	var doc weft.Explanation
-	var failed error
-	if !me.ask(ctx, func(now time.Time) {
-		n, ok := me.netmap.Find(who)
-		p := me.peers[n.ID]
-		if !ok || p == nil {
-			failed = me.notFound(who)
-			return
-		}
-		p.agent.Want(now) // who asks wants one
-		p.due = true
-		doc = me.explain(now, p)
-	}) {
-		return doc, &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
-	}
-	return doc, failed
+func (d *Daemon) Explain(ctx context.Context, who string) (doc weft.Explanation, err error) {
+	err = d.about(ctx, who, func(now time.Time, me *mesh, p *peer) { doc = me.explain(now, p) })
+	return doc, err
 }
 
 func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
@@ -52,6 +29,7 @@ func (me *mesh) explain(now time.Time, p *peer) weft.Explanation {
 		Ways: []weft.WayStatus{}, Attempts: []weft.WayAttempt{},
 		NextAttempt: s.NextAttempt, Blocked: s.Blocked, Advice: append([]string{}, s.Advice...),
 	}
+	doc.Bond, doc.Carriers = me.bonding(p)
 	for _, w := range s.Pairs {
 		way := weft.WayStatus{
 			Way: me.viaName(w.Via), State: w.State.String(), InUse: w.Via == s.Selected, RTTms: ms(w.RTT), Loss: w.Loss,

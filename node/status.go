@@ -99,6 +99,7 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	for _, k := range about {
 		s.Problems = append(s.Problems, me.problems[k])
 	}
+	s.Problems = append(s.Problems, me.bondProblems()...)
 }
 
 // offload sums up what the device and all sockets do in super-packets.
@@ -119,6 +120,7 @@ func (me *mesh) peerStatus(now time.Time, p *peer) weft.PeerStatus {
 		RTTms: ms(snap.RTT), Loss: snap.Loss, LastHandshake: me.engine.Handshake(n.ID), LastSeen: snap.LastSeen,
 		DirectAfterMS: ms(snap.DirectAfter), MTU: snap.MTU, Link: me.linkName(snap.Selected),
 	}
+	st.Bond, st.Carriers = me.bonding(p)
 	for _, c := range me.engine.Counters(nil, n.ID) {
 		st.RxBytes += c.RxBytes
 		st.TxBytes += c.TxBytes
@@ -133,7 +135,7 @@ func (me *mesh) peerStatus(now time.Time, p *peer) weft.PeerStatus {
 // endpoint is where a way leads, for a person.
 func (me *mesh) endpoint(v weft.Via) string {
 	switch {
-	case v.Method == weft.Direct:
+	case v.Method == weft.Direct || v.Method == weft.DirectTCP:
 		return v.Addr.String()
 	case v.Method.Relayed():
 		return me.relayName(v.Relay)
@@ -151,7 +153,7 @@ func (me *mesh) viaName(v weft.Via) string {
 
 // linkName is the interface that a direct way leaves by, where there are several links.
 func (me *mesh) linkName(v weft.Via) string {
-	if v.Method != weft.Direct {
+	if v.Method != weft.Direct && v.Method != weft.DirectTCP {
 		return ""
 	}
 	return me.device(v.Link)
