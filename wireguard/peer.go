@@ -53,7 +53,7 @@ type Peer struct {
 	unanswered    time.Time // data went out since when nothing came; zero: none did
 	owed          time.Time // data came since when nothing went out; zero: none did
 	forget        time.Time // when to forget the keys
-	late          bool      // lateRekey was used
+	late          bool      // lateRekey was used, or is of no use
 	completedAt   time.Time
 
 	due     time.Time // of the next of all these
@@ -338,6 +338,7 @@ func (d *Device) begin(now time.Time, p *Peer, out *Actions) {
 func (d *Device) giveUp(now time.Time, p *Peer, out *Actions) {
 	d.dropHandshake(p)
 	p.retry, p.began, p.unanswered, p.carried = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	p.late = true // what came before is no reason to begin anew, as what went out before is none
 	if p.forget.IsZero() {
 		p.forget = now.Add(forgetAfter)
 	}
