@@ -40,7 +40,9 @@ func beginnings(t testing.TB) []*world {
 	if hopeless.a.gaveUp != 0 || hopeless.a.sent[TypeInitiation] < 15 {
 		t.Fatalf("after %d initiations it was given up %d times", hopeless.a.sent[TypeInitiation], hopeless.a.gaveUp)
 	}
-	return []*world{joined, old, renewing, crossing, expired, strangers, hopeless, joined}
+	forgetting := joined.clone(t, 107) // the keys are about to be forgotten
+	forgetting.run(forgetAfter - 10*time.Second)
+	return []*world{joined, old, renewing, crossing, expired, strangers, hopeless, forgetting}
 }
 
 // maxOps bounds an input of FuzzSession, in bytes: enough for 50 steps of up to four minutes.
@@ -56,7 +58,7 @@ func FuzzSession(f *testing.F) {
 	f.Add([]byte{65, 0, 0, 6, 15, 3, 0, 6, 50, 5, 3, 0, 1, 6, 200})
 	f.Add([]byte{66, 6, 10, 3, 0, 3, 1, 3, 0, 6, 100, 0, 0})
 	f.Add([]byte{67, 2, 0, 6, 50, 2, 1, 4, 6, 0, 0, 0, 1})
-	f.Add([]byte{4, 0, 0, 2, 4, 4, 20, 2, 1})
+	f.Add([]byte{4, 0, 0, 2, 4, 4, 160, 2, 1})
 	begin := beginnings(f)
 	f.Fuzz(func(t *testing.T, ops []byte) { play(t, begin, ops) })
 }
