@@ -99,12 +99,17 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if b.mode == compete {
 		b.rival.Sample(now, s)
 	}
-	if b.mode == steady && s.Rate > 0 && s.Queue > b.most+max(b.least/4, 10*time.Millisecond) {
-		// The queue grows faster than rounds end: the path carries what it delivers.
+	switch {
+	case b.mode == startup && s.Queue > b.full2() && s.Drain > 0:
+		b.leave(now, s.Drain)
+	case b.mode == drain && s.Drain > 0:
+		b.bw = max(s.Drain, b.floor())
+	case b.mode == steady && s.Drain > 0 && s.Queue > b.most:
+		// Faster than rounds end.
 		if b.over == 0 {
 			b.over, b.before = now, b.bw
 		}
-		b.bw = max(min(b.bw, s.Rate), b.floor())
+		b.bw = max(s.Drain, b.floor())
 		b.gain = b.drain(s.Queue)
 	}
 	if s.Round {
@@ -135,10 +140,8 @@ func (b *bbr) round(now time.Duration, s Sample) {
 			b.full++
 		}
 		lossy := b.lost*50 > b.came+b.lost && b.lost >= 3*segment
-		if b.full >= 3 || lossy || b.queue > b.most+max(b.least/8, 4*time.Millisecond) {
-			b.mode = drain
-			b.bw = max(b.rate, b.floor())
-			b.gain = drainGain
+		if b.full >= 3 || lossy || b.queue > b.full2() {
+			b.leave(now, b.rate)
 		}
 	case drain:
 		if b.queue <= b.most || s.Queue <= b.most {
@@ -168,6 +171,15 @@ func (b *bbr) round(now time.Duration, s Sample) {
 			b.mode, b.over = compete, now
 		}
 	}
+}
+
+// full2 is the queue that says that a path is full.
+func (b *bbr) full2() time.Duration { return b.most + max(b.least/8, 4*time.Millisecond) }
+
+// leave ends startup.
+func (b *bbr) leave(now time.Duration, bw float64) {
+	b.mode, b.gain, b.over = drain, drainGain, 0
+	b.bw = max(bw, b.floor())
 }
 
 const lookEvery = 5 * time.Second

@@ -49,6 +49,7 @@ type estimate struct {
 	minR   extreme
 
 	owd    delay
+	drain  drainage
 	rate   float64 // bytes/s: the largest of lately
 	maxR   extreme
 	loss   float64 // smoothed, per packet
@@ -99,4 +100,41 @@ func (e *estimate) delivered(now time.Duration, rate float64, limited bool) {
 		return
 	}
 	e.rate = -e.maxR.add(now, max(time.Second, 10*e.rtt.smooth), -rate)
+}
+
+// A drainage is how fast a queue empties: as long as there is one, what arrives in a stretch of time is what the path carries.
+type drainage struct {
+	some     bool
+	at, next time.Duration // where the stretch began, and where the next one will have
+	bytes    uint64        // delivered until then
+	later    uint64
+}
+
+const (
+	drainQueue = 2 * time.Millisecond  // is a queue, and no chance
+	drainOver  = 10 * time.Millisecond // is long enough: both ends are arrivals, so whole packets are counted
+)
+
+// add takes in an arrival, until which so much was delivered, and returns the rate in bytes/s if it is known.
+func (d *drainage) add(at time.Duration, bytes uint64, queue bool, over time.Duration) float64 {
+	if !queue || at < d.next {
+		d.some = false
+	}
+	if !d.some {
+		*d = drainage{some: queue, at: at, next: at, bytes: bytes, later: bytes}
+		return 0
+	}
+	took := at - d.at
+	if took < over {
+		if at-d.next >= over/2 && d.next == d.at {
+			d.next, d.later = at, bytes
+		}
+		return 0
+	}
+	rate := float64(bytes-d.bytes) / took.Seconds()
+	if d.next > d.at {
+		d.at, d.bytes = d.next, d.later
+	}
+	d.next, d.later = at, bytes
+	return rate
 }

@@ -295,7 +295,7 @@ func (s *Sender) arm(l *lane) {
 	l.health.due = Never
 	for i := l.skip(); i != l.flights.head; i++ {
 		if f := l.flights.at(i); f.state == away && !f.quiet {
-			l.health.due = f.sent + l.patience()
+			l.health.due = max(f.sent+l.patience(), s.remote.at+gapMost)
 			break
 		}
 	}
@@ -350,7 +350,7 @@ func (s *Sender) Tick(now time.Duration) {
 // or what feedback comes by. If feedback comes for what others carry, judge knows.
 func (s *Sender) overdue(now time.Duration, l *lane) {
 	limit := now - l.patience()
-	l.health.suspect = true
+	l.health.due = Never
 	for i := l.skip(); i != l.flights.head; i++ {
 		f := l.flights.at(i)
 		if f.state != away || f.quiet {
@@ -359,6 +359,7 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 		if f.sent > limit {
 			break
 		}
+		l.health.suspect = true
 		s.lose(now, l, i)
 		l.health.overdue++
 	}

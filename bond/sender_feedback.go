@@ -70,18 +70,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 		return
 	}
 	m := s.ledger.msg(seq)
-	var l *lane
-	var i uint32
-	times := 0
-	for _, h := range m.hops[:m.n] {
-		o, fl := s.flight(h, seq)
-		if fl == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && m.n > 1 {
-			continue
-		}
-		if times++; times == 1 {
-			l, i = o, h.flight
-		}
-	}
+	l, i := s.sender(m, seq, p)
 	if l == nil || int32(i-l.newest) < 0 {
 		return
 	}
@@ -93,8 +82,8 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	fl := l.flights.at(i)
 	age := time.Duration(f.Clock-p.At) * time.Microsecond
 	rtt := now - fl.sent - age
-	if times > 1 || !s.remote.some || rtt <= 0 || rtt > rttMost {
-		return // which sending arrived is not known (Karn), or it arrived before it was sent
+	if !s.remote.some || rtt <= 0 || rtt > rttMost {
+		return // it arrived before it was sent
 	}
 	at := s.remote.local(p.At)
 	l.est.rtt.add(rtt)
@@ -102,6 +91,24 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.est.report.add(now - fl.sent)
 	l.est.owd.add(now, at-fl.sent)
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
+	l.news.queue = l.est.owd.queue()
+}
+
+// sender finds by which path, and which sending, a message came. If it went by the same path twice, that is the first unless it could not
+// have been: what is taken for late too often is given more time, and not the other way around.
+func (s *Sender) sender(m *message, seq uint64, p *wire.FeedbackPath) (l *lane, i uint32) {
+	for _, h := range m.hops[:m.n] {
+		o, f := s.flight(h, seq)
+		if f == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && m.n > 1 {
+			continue
+		}
+		if l == nil {
+			l, i = o, h.flight
+		} else if first := l.flights.at(i); s.remote.some && first.state == lost && s.remote.local(p.At)-first.sent > l.est.owd.latest+lateMost {
+			i = h.flight
+		}
+	}
+	return l, i
 }
 
 // rttMost is the longest round trip that is believed.
@@ -178,6 +185,7 @@ func (l *lane) measure(now time.Duration) {
 		l.est.delivered(now, l.news.rate, f.limited)
 	}
 	l.first, l.at = f.sent, l.markAt
+	l.news.drain = l.est.drain.add(l.markAt, l.delivered, l.news.queue > drainQueue+2*l.est.owd.jitter, drainOver+8*l.est.owd.jitter)
 }
 
 // tell gives congestion control what is new.
@@ -186,8 +194,8 @@ func (l *lane) tell(now time.Duration) {
 	if n.came > 0 || n.gone > 0 || n.rtt > 0 {
 		l.ctl.Sample(now, Sample{
 			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
-			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: l.est.owd.queue(), Jitter: l.est.owd.jitter,
-			Rate: n.rate, Limited: n.limited, Round: n.round,
+			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
+			Rate: n.rate, Drain: n.drain, Limited: n.limited, Round: n.round,
 		})
 	}
 	l.news = news{}

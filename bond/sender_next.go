@@ -22,11 +22,11 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 	if s.ledger.stretch() >= stretchMost {
 		return 0, 0, false // until feedback has room to tell of more
 	}
-	suspects := s.suspects()
+	from := s.pool()
 	var best *lane
 	var soonest time.Duration
 	for _, l := range s.lanes {
-		if !l.carries(suspects) {
+		if !l.in(from) {
 			continue
 		}
 		wait, open := s.wait(now, l, size)
@@ -42,7 +42,7 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 		return 0, 0, false
 	}
 	// What comes by the fastest that may send is not to come later than it would if all of the backlog waited for the others.
-	if s.without(now, best, size, backlog, suspects) < soonest {
+	if s.without(now, best, size, backlog, from) < soonest {
 		return 0, 0, false
 	}
 	s.wake = now
@@ -51,19 +51,38 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 	return best.ID, max(size, min(room, best.window(s.remote.gap())-best.inFlight)), true
 }
 
-// carries reports whether a path takes new data. With suspects, some path is without suspicion, and others are passed over.
-func (l *lane) carries(suspects bool) bool {
-	return (l.health.state == Active || l.health.state == Returning) && !(suspects && l.health.suspect)
-}
+// A pool says which paths take new data.
+type pool uint8
 
-// suspects reports whether paths under suspicion can be passed over.
-func (s *Sender) suspects() bool {
+const (
+	good   pool = iota // those that carry, and are not under suspicion
+	spare              // no such is left: those on standby
+	anyone             // nor of them: whatever is not silent
+)
+
+// pool is the best that has a path in it.
+func (s *Sender) pool() pool {
+	best := anyone
 	for _, l := range s.lanes {
-		if l.carries(true) {
-			return true
+		if l.in(good) {
+			return good
+		} else if l.in(spare) {
+			best = spare
 		}
 	}
-	return false
+	return best
+}
+
+// in reports whether a path takes new data.
+func (l *lane) in(p pool) bool {
+	h := &l.health
+	switch p {
+	case good:
+		return (h.state == Active || h.state == Returning) && !h.suspect
+	case spare:
+		return h.state == Standby && !h.suspect
+	}
+	return h.state != Silent
 }
 
 // wait is how long pacing makes a packet wait for a path; open: the window is not what it waits for.
@@ -93,12 +112,12 @@ func (l *lane) delay(now time.Duration) time.Duration {
 }
 
 // without is when the last byte of the backlog arrives if the others take it all, each from when it may send on.
-func (s *Sender) without(now time.Duration, not *lane, size, backlog int, suspects bool) time.Duration {
+func (s *Sender) without(now time.Duration, not *lane, size, backlog int, from pool) time.Duration {
 	var begin [maxLanes]time.Duration
 	var rate [maxLanes]float64
 	n := 0
 	for _, l := range s.lanes {
-		if l == not || !l.carries(suspects) {
+		if l == not || !l.in(from) {
 			continue
 		}
 		wait, _ := s.wait(now, l, size)
@@ -134,9 +153,10 @@ func (s *Sender) without(now time.Duration, not *lane, size, backlog int, suspec
 
 // Second finds another living path than not for a copy. It is not bound by pacing, but to twice the window.
 func (s *Sender) Second(now time.Duration, not PathID, size int) (PathID, bool) {
+	from := s.pool()
 	var best *lane
 	for _, l := range s.lanes {
-		if l.ID == not || l.health.state == Silent || l.inFlight+size > 2*l.window(s.remote.gap()) {
+		if l.ID == not || l.health.state == Silent || from == good && l.health.state == Standby || l.inFlight+size > 2*l.window(s.remote.gap()) {
 			continue
 		}
 		if best == nil || l.better(best, now) {
@@ -222,10 +242,10 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 
 // repair finds the path by which something that was lost arrives first, and how long it has to wait for it.
 func (s *Sender) repair(now time.Duration, size int) (best *lane, wait time.Duration) {
-	suspects := s.suspects()
+	from := s.pool()
 	var soonest time.Duration
 	for _, l := range s.lanes {
-		if l.health.state == Silent || suspects && !l.carries(true) {
+		if !l.in(from) {
 			continue
 		}
 		w, open := s.wait(now, l, size)
@@ -278,7 +298,22 @@ func (s *Sender) popRepeat() {
 // Wake returns when Next, Again or Tick may have something; Never.
 func (s *Sender) Wake() time.Duration { return min(s.wake, s.due) }
 
+const (
+	targetLeast = 10 * time.Millisecond
+	targetMost  = 120 * time.Millisecond
+	targetEased = 200 * time.Millisecond
+)
+
 // Target returns CoDel's target for the queue in front. See the package's comment on queues.
 func (s *Sender) Target() time.Duration {
-	return 50 * time.Millisecond
+	if s.now < s.eased {
+		return targetEased
+	}
+	longest := time.Duration(0)
+	for _, l := range s.lanes {
+		if l.in(good) {
+			longest = max(longest, l.est.minRTT)
+		}
+	}
+	return min(max(longest, targetLeast), targetMost)
 }

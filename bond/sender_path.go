@@ -89,7 +89,9 @@ type news struct {
 	came, gone int           // bytes
 	goneSent   time.Duration // when the latest of the lost was sent
 	rtt        time.Duration // of the newest; 0: none is newer than before
+	queue      time.Duration
 	rate       float64
+	drain      float64
 	limited    bool
 	round      bool
 }
