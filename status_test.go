@@ -45,6 +45,7 @@ func documents() map[string]any {
 			Peers: []weft.PeerStatus{{
 				ID: 9, Name: "db", Addrs: addrs, User: "anna", Tags: []string{"tag:db"}, Online: true,
 				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", Link: "eth1", RTTms: 1.5, Loss: 0.25, Gateway: "home", MTU: 1392,
+				Bond: "aggregate", Carriers: []string{"eth0", "eth1"},
 				RxBytes: 1, TxBytes: 2, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
@@ -61,6 +62,25 @@ func documents() map[string]any {
 			Relays:    []weft.NetcheckRelay{{Name: "home", UDPms: 1.5, StreamMS: 2.5, Stream: "websocket", Error: "e"}},
 			Interface: []string{"eth0"}, Problems: []string{"p"},
 			Links: []weft.NetcheckLink{{Link: 2, Interface: "eth1", IPv4: family, IPv6: family}},
+		},
+		"paths of a peer": weft.Paths{
+			Schema: weft.SchemaVersion, Peer: "db", Online: true,
+			Bond: weft.BondStatus{
+				On: true, Why: "w", Mode: "aggregate", Congestion: "bbr", Redundant: []string{"dscp:ef"}, QueuePackets: 1, QueueBytes: 1420,
+				Received: weft.BondReceived{Delivered: 9, Held: 3, HeldBytes: 2840, Reordered: 1, Late: 2, Duplicates: 4, GapsPassed: 5, GapsTimedOut: 6},
+			},
+			Paths: []weft.PathStatus{{
+				Link: "eth1", Local: endpoint, Remote: "192.0.2.9:41641", Method: weft.Direct, Kind: "host", State: weft.PathActive, Reason: "r", Metric: 20,
+				Load:   weft.PathLoad{Share: 0.25, TxRate: 8e6, RxRate: 4e6, TxBytes: 4000, RxBytes: 3000, TxPackets: 4, RxPackets: 3},
+				Bonded: weft.BondedPath{Rate: 16e6, MinRTTms: 10.5, InFlight: 2840, Window: 14200, Lost: 2, Again: 1},
+				RTTms:  1.5, Loss: 0.25, MTU: 1392, LastSeen: at,
+			}},
+			Untested: 3,
+			Events:   []weft.PathEvent{{At: at, Path: "direct 192.0.2.9:41641 by eth1", From: weft.PathActive, To: weft.PathSilent, Reason: "r"}},
+		},
+		"states of paths": []weft.PathState{
+			weft.PathInUse, weft.PathReady, weft.PathUntested, weft.PathFailed, weft.PathActive, weft.PathStandby, weft.PathSilent,
+			weft.PathReturning, weft.PathGone,
 		},
 		"states": []weft.DaemonState{weft.NeedsJoin, weft.Stopped, weft.Starting, weft.Running, weft.Refused},
 		"paths":  []weft.PathKind{weft.PathDirect, weft.PathRelay, weft.PathNone},

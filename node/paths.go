@@ -167,6 +167,14 @@ func (me *mesh) bondStatus(p *peer, b engine.BondStatus) weft.BondStatus {
 		On: b.On, Why: b.Why, Mode: s.BondFor(p.node.Name), Congestion: s.CongestionOr(), Redundant: []string{},
 		QueuePackets: b.QueuePackets, QueueBytes: b.QueueBytes,
 	}
+	switch {
+	case b.On:
+		st.Why = ""
+	case st.Mode == engine.BondOff.String():
+		st.Why = "bond is off for it"
+	case len(p.bonded.ways) < 2:
+		st.Why = "no second link leads there"
+	}
 	for _, r := range s.Redundant {
 		st.Redundant = append(st.Redundant, r.String())
 	}
