@@ -97,6 +97,7 @@ const (
 	PathSilent    PathState = "silent"    // what is sent by it does not arrive; it carries nothing
 	PathReturning PathState = "returning" // it is back, and what it carries goes by another as well
 	PathGone      PathState = "gone"      // of an event: it is no way any more
+	PathBonded    PathState = "bonded"    // of an event: it is one of those that data may go by at once
 )
 
 // A PathEvent is one change of a path's state.

@@ -80,7 +80,7 @@ func documents() map[string]any {
 		},
 		"states of paths": []weft.PathState{
 			weft.PathInUse, weft.PathReady, weft.PathUntested, weft.PathFailed, weft.PathActive, weft.PathStandby, weft.PathSilent,
-			weft.PathReturning, weft.PathGone,
+			weft.PathReturning, weft.PathGone, weft.PathBonded,
 		},
 		"states": []weft.DaemonState{weft.NeedsJoin, weft.Stopped, weft.Starting, weft.Running, weft.Refused},
 		"paths":  []weft.PathKind{weft.PathDirect, weft.PathRelay, weft.PathNone},

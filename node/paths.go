@@ -201,6 +201,13 @@ func (me *mesh) pathEvents(s path.Snapshot, b engine.BondStatus) []weft.PathEven
 			list = append(list, weft.PathEvent{At: c.At, Path: me.viaName(c.To), From: weft.PathReady, To: weft.PathInUse, Reason: c.Reason})
 		}
 	}
+	for _, c := range s.MemberChanges {
+		e := weft.PathEvent{At: c.At, Path: me.viaName(c.Via), From: weft.PathReady, To: weft.PathBonded, Reason: c.Reason}
+		if !c.In {
+			e.From, e.To = e.To, e.From
+		}
+		list = append(list, e)
+	}
 	for _, c := range b.Events {
 		list = append(list, weft.PathEvent{
 			At: c.At, Path: me.viaName(c.Via), From: weft.PathState(c.From.String()), To: weft.PathState(c.To.String()), Reason: c.Reason,

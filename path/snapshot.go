@@ -23,6 +23,8 @@ type Snapshot struct {
 	Pairs       []PairStatus // best first
 	Switches    []Switch     // the last 16, oldest first
 	Changes     []Change     // of the states of all ways, the last 64, oldest first
+	// MemberChanges are of the ways that a bond may send by, the last 32, oldest first.
+	MemberChanges []MemberChange
 
 	OwnNAT, PeerNAT weft.NAT // for IPv4, as far as each node knows its own
 	// OwnNATs and PeerNATs are the same per link, of a node that has several: the first is as above.
@@ -56,8 +58,8 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 	s := Snapshot{
 		Selected: a.choice.via, Since: a.choice.at, Reason: a.choice.reason, LastSeen: a.heard,
 		DirectAfter: a.choice.direct, NextAttempt: a.campaign.again, Switches: slices.Clone(a.choice.switches),
-		Changes: slices.Clone(a.choice.history.changes),
-		OwnNAT:  a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
+		Changes: slices.Clone(a.choice.history.changes), MemberChanges: slices.Clone(a.bond.changes),
+		OwnNAT: a.nat, PeerNAT: a.exchange.nat, Attempts: a.tried(now), Blocked: a.blocked(now), Advice: a.advice(),
 	}
 	if len(a.nats) > 1 {
 		s.OwnNATs = slices.Clone(a.nats)
