@@ -88,22 +88,24 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	h := &l.health
 	var first, late time.Duration
 	overdue := 0
-	for i := l.skip(); i != l.flights.head; i++ {
+	for i := l.skip(); int32(i-l.newest) < 0; i++ {
 		f := l.flights.at(i)
-		if f.state != away || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
+		if late = clock - f.sent - owd; f.state != away || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
-		late = clock - f.sent - owd
-		if int32(i-l.newest) < 0 {
-			if late > max(h.reorder, reorderLate) || late > h.reorder && l.newest-1-i >= reorderFew {
-				s.lose(now, l, i)
-			}
+		if late > max(h.reorder, reorderLate) || late > h.reorder && l.newest-1-i >= reorderFew {
+			s.lose(now, l, i)
+		}
+	}
+	if int32(l.newest-l.flights.tail) < 0 {
+		l.newest = l.flights.tail
+	}
+	for i := l.newest; i != l.flights.head; i++ {
+		f := l.flights.at(i)
+		if f.state != away && !(f.twin && f.state == arrived) || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
-		if f.quiet {
-			continue
-		}
-		if late <= 0 {
+		if late = clock - f.sent - owd; late <= 0 {
 			break
 		}
 		if overdue == 0 {
@@ -122,7 +124,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	h.suspect = true
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
-		if f.state == away && !f.quiet && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
+		if f.state == away && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
 			s.lose(now, l, i)
 			h.overdue++
 			overdue--

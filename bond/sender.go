@@ -135,7 +135,13 @@ func (s *Sender) SentCopy(now time.Duration, p PathID, session uint32, counter u
 		return
 	}
 	if m := s.ledger.msg(seq); !m.settled && m.n < hopsMost {
+		for _, h := range m.hops[:m.n] {
+			if _, f := s.flight(h, seq); f != nil {
+				f.twin = true
+			}
+		}
 		s.hop(now, l, seq, m, size, m.quiet)
+		l.flights.at(l.flights.head - 1).twin = true
 	}
 }
 

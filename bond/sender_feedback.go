@@ -70,7 +70,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 		return
 	}
 	m := s.ledger.msg(seq)
-	l, i := s.sender(m, seq, p)
+	l, i := s.sender(m, seq, f, p)
 	if l == nil || int32(i-l.newest) < 0 {
 		return
 	}
@@ -94,21 +94,56 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.news.queue = l.est.owd.queue()
 }
 
-// sender finds by which path, and which sending, a message came. If it went by the same path twice, that is the first unless it could not
-// have been: what is taken for late too often is given more time, and not the other way around.
-func (s *Sender) sender(m *message, seq uint64, p *wire.FeedbackPath) (l *lane, i uint32) {
+// sender finds by which path, and by which sending, a message came. The books know if it went by one path only. Else the receiver may know
+// the path's number, or one path is left when those are taken away that it knows. If a message went by the path twice, the first is meant
+// unless it could not have been: what is taken for late too often is given more time, and not the other way around.
+func (s *Sender) sender(m *message, seq uint64, f *wire.Feedback, p *wire.FeedbackPath) (l *lane, i uint32) {
+	several := false
 	for _, h := range m.hops[:m.n] {
-		o, f := s.flight(h, seq)
-		if f == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && m.n > 1 {
+		o, fl := s.flight(h, seq)
+		several = several || fl == nil || l != nil && o != l
+		l = o
+	}
+	if several {
+		l = nil
+		for _, h := range m.hops[:m.n] {
+			o, fl := s.flight(h, seq)
+			switch {
+			case fl == nil && p.ID == 0:
+				return nil, 0 // by a path that is gone, perhaps
+			case fl == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && named(f, o.ID):
+				continue
+			}
+			if l != nil && l != o {
+				return nil, 0
+			}
+			l = o
+		}
+	}
+	if l == nil {
+		return nil, 0
+	}
+	some := false
+	for _, h := range m.hops[:m.n] {
+		o, fl := s.flight(h, seq)
+		if o != l || some && (l.flights.at(i).state != lost || s.remote.some && s.remote.local(p.At)-l.flights.at(i).sent <= l.est.owd.latest+lateMost) {
 			continue
 		}
-		if l == nil {
-			l, i = o, h.flight
-		} else if first := l.flights.at(i); s.remote.some && first.state == lost && s.remote.local(p.At)-first.sent > l.est.owd.latest+lateMost {
-			i = h.flight
+		if fl != nil {
+			i, some = h.flight, true
 		}
 	}
 	return l, i
+}
+
+// named reports whether the receiver knows a path's number.
+func named(f *wire.Feedback, id PathID) bool {
+	for i := range f.Paths[:f.NPaths] {
+		if f.Paths[i].ID == uint16(id) {
+			return true
+		}
+	}
+	return false
 }
 
 // rttMost is the longest round trip that is believed.

@@ -14,6 +14,7 @@ type flight struct {
 	state   fate
 	limited bool // the path was not used as fast as it may
 	quiet   bool // it is weft's own: nobody tells at once that it came
+	twin    bool // it went by another path at once: what is reported may have come by that
 }
 
 // A fate is what is known of a flight.
