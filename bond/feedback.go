@@ -24,9 +24,12 @@ type told struct {
 	again bool          // the last is to be repeated
 }
 
-// note is told of a message.
-func (t *told) note(s *space, size int) {
-	s.dirty, t.dirty = true, true
+// note is told of a message. One in which nothing was makes no feedback due, or two idle ends would answer each other's for ever
+// (as in QUIC, RFC 9000 section 13.2.1).
+func (t *told) note(s *space, size int, eliciting bool) {
+	if eliciting {
+		s.dirty, t.dirty = true, true
+	}
 	t.bytes += size
 }
 

@@ -29,6 +29,9 @@ const (
 	shownFor = 3 * time.Second
 )
 
+// maxCounter is beyond all counters that a session reaches.
+const maxCounter = 1 << 63
+
 // maxSpaces is how many sessions are in order at once at most: one, the one before it, and one that both ends began at once.
 const maxSpaces = 3
 
@@ -90,11 +93,15 @@ func NewReceiver(c ReceiverConfig) *Receiver {
 // when its turn comes. What is urgent never waits.
 func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter uint64, size int, packet []byte, urgent bool) bool {
 	r.begin(now)
+	if counter >= maxCounter {
+		r.stats.Ignored++
+		return r.deliver(packet, urgent)
+	}
 	i := r.routeOf(p, true)
 	s := r.spaceOf(session, counter)
 	w := &r.routes[i]
 	w.last, w.packets, w.bytes = r.now, w.packets+1, w.bytes+uint32(size)
-	if s == nil { // a session that is over
+	if s == nil { // of a session that is over
 		r.stats.Late++
 		return r.deliver(packet, urgent)
 	}
@@ -111,7 +118,7 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 	s.last = r.now
 	s.came(i, counter, r.now)
 	r.mark()
-	r.told.note(s, size)
+	r.told.note(s, size, packet != nil)
 	if late {
 		if s.over { // its end came late
 			s.skipTo(max(s.next, counter+1))

@@ -229,5 +229,5 @@ func (h *hold) length(now time.Duration) time.Duration {
 	if d == 0 {
 		return firstHold
 	}
-	return min(max(d+d/4+leastRepair, shortestHold), longestHold)
+	return min(max(d+d/2+leastRepair, shortestHold), longestHold)
 }

@@ -1,0 +1,351 @@
+package bond_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"weft/bond"
+	"weft/engine/queue"
+	"weft/wire"
+)
+
+// A node is one end of a tunnel: what an engine does with a Sender and a Receiver, with messages that are not sealed.
+type node struct {
+	w    *world
+	name string
+	s    *bond.Sender // nil: plain, all by the first way
+	r    *bond.Receiver
+	q    *queue.Queue[[]byte]
+	head queue.Item[[]byte] // taken from q, and not sent
+	has  bool
+	peer *node
+	ways []*way
+
+	session uint32
+	counter uint64
+	seen    map[uint64]bool // session and counter, that came
+	flows   map[uint16]func(inner []byte)
+
+	redundant func(inner []byte) bool // nil: nothing is
+	urgent    func(inner []byte) bool
+	alarm     time.Duration // when a timer is set
+	turn      bool          // feedback goes by two ways
+	named     map[bond.PathID]int64
+	silent    func(*way) // data by it does not arrive; nil: nobody is told
+
+	sentData, sentCopies, sentAgain, sentControl int
+	delivered                                    int
+	events                                       []bond.Event
+	told                                         int // of events, that were printed
+}
+
+// A way is a path as a node sends by it.
+type way struct {
+	id     bond.PathID
+	far    bond.PathID // the peer's number of it
+	out    *pipe
+	down   bool // not in the set
+	metric int
+	rtt    time.Duration
+}
+
+const (
+	overhead    = 28 // IPv4 and UDP
+	messageHead = 16
+	messageTail = 16
+	timerGrain  = 50 * time.Microsecond
+)
+
+// queueLimit is what a peer's queue holds.
+const queueLimit = 4 << 20
+
+// tunnel joins two hosts by links; bonded or, if not, by the first link alone.
+func tunnel(w *world, bonded bool, control func() bond.Control, links ...*link) (a, b *node) {
+	a, b = &node{w: w, name: "a"}, &node{w: w, name: "b"}
+	a.peer, b.peer = b, a
+	for i, l := range links {
+		rtt := l.there.delay + l.back.delay
+		a.ways = append(a.ways, &way{id: bond.PathID(i + 1), far: bond.PathID(101 + i), out: l.there, rtt: rtt})
+		b.ways = append(b.ways, &way{id: bond.PathID(i + 1), far: bond.PathID(101 + i), out: l.back, rtt: rtt})
+	}
+	for i, n := range []*node{a, b} {
+		n.flows, n.seen, n.named = map[uint16]func([]byte){}, map[uint64]bool{}, map[bond.PathID]int64{}
+		n.session = uint32(1000 * (i + 1))
+		if bonded {
+			n.s, n.r = bond.NewSender(bond.SenderConfig{Control: control}), bond.NewReceiver(bond.ReceiverConfig{})
+			n.q = queue.New(queueLimit, 8192, func([]byte) {})
+			n.setPaths()
+			n.offer()
+		}
+	}
+	return a, b
+}
+
+// setPaths tells the Sender which ways there are.
+func (n *node) setPaths() {
+	var list []bond.Path
+	for _, x := range n.ways {
+		if !x.down {
+			list = append(list, bond.Path{ID: x.id, Metric: x.metric, RTT: x.rtt, Overhead: overhead})
+		}
+	}
+	n.s.SetPaths(n.w.now, list)
+	n.pump()
+}
+
+// rekey begins a new session for what the node sends.
+func (n *node) rekey() { n.session, n.counter = n.session+1, 0 }
+
+func (n *node) way(id bond.PathID) *way {
+	for _, x := range n.ways {
+		if x.id == id {
+			return x
+		}
+	}
+	n.w.t.Fatalf("%s was to send by path %d, which it does not have", n.name, id)
+	return nil
+}
+
+// push is told of a packet from the device.
+func (n *node) push(inner []byte) {
+	if n.s == nil {
+		n.transmit(n.ways[0], n.seal(inner))
+		return
+	}
+	c := queue.BestEffort
+	if n.urgent != nil && n.urgent(inner) {
+		c = queue.Urgent
+	}
+	n.q.Push(n.wall(), queue.Item[[]byte]{Value: inner, Size: sealedSize(inner), Peer: 1, Flow: uint32(binary.BigEndian.Uint16(inner[4:])), Class: c})
+	n.pump()
+}
+
+func (n *node) wall() time.Time { return time.Unix(0, 0).Add(n.w.now) }
+
+func sealedSize(inner []byte) int { return messageHead + (len(inner)+15)/16*16 + messageTail }
+
+func (n *node) seal(inner []byte) []byte {
+	m := make([]byte, sealedSize(inner))
+	m[0] = 4
+	binary.BigEndian.PutUint32(m[4:], n.session)
+	binary.BigEndian.PutUint64(m[8:], n.counter)
+	n.counter++
+	copy(m[messageHead:], inner)
+	return m
+}
+
+func counterOf(m []byte) (session uint32, counter uint64) {
+	return binary.BigEndian.Uint32(m[4:]), binary.BigEndian.Uint64(m[8:])
+}
+
+func (n *node) transmit(x *way, m []byte) {
+	if x.down {
+		return
+	}
+	x.out.send(len(m)+overhead, func() { n.peer.receive(x.far, m) })
+}
+
+// pump sends what may go.
+func (n *node) pump() {
+	now := n.w.now
+	target := n.s.Target()
+	n.q.SetTarget(target, max(queue.Interval, 4*target))
+	for {
+		if p, m, ok := n.s.Again(now); ok {
+			n.sentAgain++
+			n.transmit(n.way(p), append([]byte(nil), m...))
+			continue
+		}
+		if !n.pop() {
+			n.s.Idle(now)
+			break
+		}
+		size := sealedSize(n.head.Value)
+		p, room, ok := n.s.Next(now, size, n.q.Bytes()+size)
+		if !ok {
+			break
+		}
+		if room < size {
+			n.w.t.Fatalf("there is room for %d bytes where %d may go", room, size)
+		}
+		for room >= size {
+			room -= size
+			inner := n.head.Value
+			n.has = false
+			m := n.seal(inner)
+			session, counter := counterOf(m)
+			n.sentData++
+			n.s.Sent(now, p, session, counter, m)
+			n.transmit(n.way(p), m)
+			if n.s.Copies() || n.redundant != nil && n.redundant(inner) {
+				if second, ok := n.s.Second(now, p, size); ok {
+					n.sentCopies++
+					n.s.SentCopy(now, second, session, counter, size)
+					n.transmit(n.way(second), m)
+				}
+			}
+			if !n.pop() {
+				break
+			}
+			size = sealedSize(n.head.Value)
+		}
+	}
+	n.arm()
+}
+
+func (n *node) pop() bool {
+	if !n.has {
+		n.head, n.has = n.q.Pop(n.wall())
+	}
+	return n.has
+}
+
+// control sends a frame of weft's, by the best way and, every other time, by another too, or always where a gap must not be felt.
+func (n *node) control(frame []byte, only *way) {
+	now := n.w.now
+	m := n.seal(frame)
+	session, counter := counterOf(m)
+	first := n.ways[0]
+	if p, ok := n.s.Best(); ok {
+		first = n.way(p)
+	}
+	if only != nil {
+		first = only
+	}
+	n.sentControl++
+	if s, ok := any(n.s).(interface {
+		SentControl(time.Duration, bond.PathID, uint32, uint64, []byte)
+	}); ok {
+		s.SentControl(now, first.id, session, counter, m)
+	} else {
+		n.s.Sent(now, first.id, session, counter, m)
+	}
+	n.transmit(first, m)
+	if n.turn = !n.turn; (n.turn || n.redundant != nil) && only == nil {
+		if p, ok := n.s.Second(now, first.id, len(m)); ok {
+			n.s.SentCopy(now, p, session, counter, len(m))
+			n.transmit(n.way(p), m)
+		}
+	}
+}
+
+// offer sends one by each way, and again now and then.
+func (n *node) offer() {
+	for _, x := range n.ways {
+		if !x.down {
+			n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x)
+		}
+	}
+	n.w.after(5*time.Second, n.offer)
+}
+
+// receive is told of a message.
+func (n *node) receive(p bond.PathID, m []byte) {
+	now := n.w.now
+	inner := m[messageHead : len(m)-messageTail]
+	if n.r == nil {
+		n.deliver(inner)
+		return
+	}
+	session, counter := counterOf(m)
+	id := uint64(session)<<40 | counter
+	if n.seen[id] {
+		n.r.Duplicate(now, p, session, counter, len(m))
+	} else {
+		n.seen[id] = true
+		kind, ours := wire.InnerKind(inner)
+		var packet []byte
+		switch {
+		case ours && kind == wire.InnerOffer:
+			if o, err := wire.ParseOffer(inner); err != nil {
+				n.w.t.Error(err)
+			} else if int64(o.Seq) > n.named[p] { // else it was sent again, perhaps by another path than it names
+				n.named[p] = int64(o.Seq)
+				n.r.Named(p, o.Path)
+			}
+		case ours && kind == wire.InnerFeedback:
+			var f wire.Feedback
+			if err := wire.ParseFeedback(inner, &f); err != nil {
+				n.w.t.Error(err)
+			}
+			n.s.Feedback(now, &f)
+		default:
+			packet = inner
+		}
+		if n.r.Arrive(now, p, session, counter, len(m), packet, packet != nil && n.urgent != nil && n.urgent(packet)) {
+			n.deliver(packet)
+		}
+	}
+	n.settle()
+}
+
+// settle does what may be due.
+func (n *node) settle() {
+	for b := n.r.Next(n.w.now); b != nil; b = n.r.Next(n.w.now) {
+		n.deliver(append([]byte(nil), b...))
+	}
+	var f wire.Feedback
+	for n.r.Feedback(n.w.now, &f) {
+		n.control(wire.AppendFeedback(nil, &f), nil)
+	}
+	n.pump()
+}
+
+func (n *node) deliver(inner []byte) {
+	inner = inner[:binary.BigEndian.Uint16(inner[2:])]
+	n.delivered++
+	if f := n.flows[binary.BigEndian.Uint16(inner[4:])]; f != nil {
+		f(inner)
+	}
+}
+
+// arm sets the one timer.
+func (n *node) arm() {
+	n.heed()
+	at := min(n.s.Wake(), n.r.Wake())
+	if at == bond.Never || n.alarm != 0 && n.alarm <= at {
+		return
+	}
+	at = max(at, n.w.now+timerGrain)
+	n.alarm = at
+	n.w.at(at, func() {
+		if n.alarm != at {
+			return
+		}
+		n.alarm = 0
+		n.s.Tick(n.w.now)
+		n.settle()
+	})
+}
+
+// heed takes the Sender's events to whoever watches over the ways.
+func (n *node) heed() {
+	have := len(n.events)
+	n.events = n.s.Events(n.events)
+	for _, e := range n.events[have:] {
+		if e.To == bond.Silent && n.silent != nil {
+			x := n.way(e.Path)
+			n.w.after(0, func() { n.silent(x) })
+		}
+	}
+}
+
+// trace prints what the paths do.
+func (n *node) trace() {
+	n.w.every(100*time.Millisecond, func() {
+		var b strings.Builder
+		for _, p := range n.s.Status(nil) {
+			x := n.way(p.ID)
+			fmt.Fprintf(&b, "  %d %s rate %.2f srtt %.1f min %.1f fly %dk/%dk share %.2f lost %d again %d line %dk drop %d",
+				p.ID, p.State, p.Rate*8/1e6, float64(p.RTT)/1e6, float64(p.MinRTT)/1e6, p.InFlight>>10, p.Window>>10, p.Share, p.LostPackets, p.AgainPackets, x.out.bytes>>10, x.out.dropped)
+		}
+		st := n.peer.r.Stats()
+		fmt.Printf("%6.1f %s q %d%s  r %+v\n", n.w.now.Seconds()-1, n.name, n.q.Len(), b.String(), st)
+		for _, e := range n.events[n.told:] {
+			fmt.Printf("   event %.3f path %d %v -> %v: %s\n", e.At.Seconds()-1, e.Path, e.From, e.To, e.Reason)
+		}
+		n.told = len(n.events)
+	})
+}
