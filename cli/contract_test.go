@@ -443,7 +443,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.start(srv.first)
 	n.connected()
 	show := func() string { return n.run("set").out }
-	if got := show(); got != "bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\nredundant=\n" {
+	if got := show(); got != "bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\nredundant=\ntcp=auto\n" {
 		t.Errorf("at first the settings are %q", got)
 	}
 	auto := n.status().Self.Port
@@ -454,7 +454,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("setting what is set began anew: port %d became %d", auto, got.Self.Port)
 	}
 	port := freePort(t)
-	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\nredundant=\n", port) {
+	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\nredundant=\ntcp=auto\n", port) {
 		t.Fatalf("%+v", r)
 	}
 	n.connected()

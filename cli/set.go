@@ -24,7 +24,7 @@ type setting struct {
 }
 
 var settings = map[string]setting{
-	"bond": bondSetting, "congestion": congestionSetting, "redundant": redundantSetting,
+	"bond": bondSetting, "congestion": congestionSetting, "redundant": redundantSetting, "tcp": tcpSetting,
 	"port": {
 		help: "UDP port, 1 to 65535; auto takes one that is free, and keeps it",
 		get: func(s node.Settings) string {

@@ -436,7 +436,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 
 // SetSettings stores settings and acts on them.
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
-	if err := errors.Join(checkMTU(s.MTU), s.checkBond()); err != nil {
+	if err := errors.Join(checkMTU(s.MTU), s.checkBond(), s.CheckTCP()); err != nil {
 		return err
 	}
 	return d.do(ctx, func() error {

@@ -124,7 +124,7 @@ func newMesh(cfg meshConfig, m weft.NetworkMap) (*mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	me.engine = e
+	me.engine, me.links.tcp = e, me.newTCP(m.Self.ID)
 	me.names = newNames(cfg)
 	return me, nil
 }
@@ -136,6 +136,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	defer me.names.close()
 	defer me.closePlain()
 	me.streams, me.links.ctx = streamDialer{ctx: ctx, mesh: me}, ctx
+	defer me.links.tcp.Close()
 
 	var links <-chan struct{}
 	if l, err := host.WatchLinks(ctx); err != nil {
@@ -413,13 +414,18 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 	for _, a := range me.cfg.Settings.Endpoints {
 		static = append(static, weft.Candidate{Addr: a, Kind: weft.Static, Link: me.links.first()})
 	}
+	me.listenTCP()
 	local := gather.Merge(wire.MaxCandidates, static, me.mapped.candidates(me), me.hosts(ifaces), me.reflexives())
+	for i := range local {
+		local[i].TCP = me.takesTCP(local[i])
+	}
 	if slices.Equal(local, me.local) {
 		return false
 	}
 	me.local = local
 	me.log.Debug("reachable at", "candidates", local)
 	for _, p := range me.peers {
+		p.agent.SetTCP(now, me.tcpUse())
 		p.agent.SetLocal(now, local)
 		p.due = true
 	}

@@ -34,6 +34,7 @@ type links struct {
 	fell    bool        // one is no longer in the list, and not everybody was told
 	lookAt  time.Time   // when to look at resting ones again; zero: when something changes
 	apart   bool        // links are told apart
+	tcp     tcp
 	ctx     context.Context
 }
 

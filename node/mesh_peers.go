@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/direct"
 	"weft/engine"
 	"weft/key"
 	"weft/path"
@@ -33,6 +34,7 @@ type peer struct {
 	counters []engine.PathCounters
 	traffic  []path.Traffic
 	rates    rates
+	tcp      []*direct.Conn
 	active   time.Time // when data last flowed
 	locate   time.Time // when relays are asked where it is; zero: not, until something changes
 	seenAt   map[weft.RelayID]netip.Addr
@@ -70,6 +72,7 @@ func (me *mesh) setPeers(now time.Time) {
 				Session: me.session, Rand: func(b []byte) { rand.Read(b) }, Eager: eager,
 				Leads: me.netmap.Self.ID > n.ID, Budget: me.budget, MTU: me.cfg.Device.mtu,
 			})}
+			p.agent.SetTCP(now, me.tcpUse())
 			p.agent.SetLocal(now, me.local)
 			p.agent.SetNATs(now, me.linkNATs())
 			p.agent.SetMetrics(now, me.linkMetrics())
@@ -112,6 +115,7 @@ func (me *mesh) setPeers(now time.Time) {
 	} else {
 		me.problem("peers", "")
 	}
+	me.tcpPeers()
 	for id, p := range me.peers { // a peer that is new to the engine has no route there yet
 		me.engine.SetRoute(id, p.agent.Selected())
 		me.engine.SetBond(id, p.bonded.told)
@@ -162,6 +166,7 @@ func (me *mesh) act(now time.Time, p *peer) {
 		}
 		me.send(p, t, buf[:0])
 	}
+	me.connect(p, a.Dial, a.Hang)
 	me.closeSockets(a.Close)
 	if a.Open.Count > 0 {
 		me.openSockets(now, p, a.Open)

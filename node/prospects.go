@@ -7,7 +7,7 @@ import (
 
 // prospects say what was found out means for direct connections, and which of it could not be found out, and why.
 func prospects(r stun.Report) []string {
-	out := []string{direct(r.NAT, r.Varies)}
+	out := []string{reachable(r.NAT, r.Varies)}
 	if len(r.Outside) > 1 {
 		out = append(out, "The NAT has several outside addresses and gives sockets now one, now another, so that peers may hear from an address that they were not told.")
 	}
@@ -20,9 +20,9 @@ func prospects(r stun.Report) []string {
 	return out
 }
 
-// direct says to which peers there may be direct connections. A peer is reached without guessing where one side
+// reachable says to which peers there may be direct connections. A peer is reached without guessing where one side
 // knows by which address and port the other will send, or has a filter that lets it in all the same.
-func direct(n weft.NAT, varies bool) string {
+func reachable(n weft.NAT, varies bool) string {
 	known := n.Mapping == weft.NoNAT || n.Mapping == weft.EndpointIndependentMapping
 	hidden := n.Mapping > weft.EndpointIndependentMapping || varies
 	switch {

@@ -69,6 +69,9 @@ type Settings struct {
 	BondPeers  map[string]string `json:"bond_peers"`
 	Redundant  []engine.BondRule `json:"redundant"`
 	Congestion string            `json:"congestion"`
+	// TCP is "off", "all" or names of interfaces with commas between, at which TCP takes the place of UDP; "" is where UDP
+	// does not get through.
+	TCP string `json:"tcp"`
 	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
 	Kept uint16 `json:"kept_port,omitempty"`
 }
@@ -79,7 +82,7 @@ func (s Settings) Equal(o Settings) bool { return s.sameNetwork(o) && s.sameBond
 // sameNetwork compares what takes a new start of the network to change.
 func (s Settings) sameNetwork(o Settings) bool {
 	return s.Down == o.Down && s.Port == o.Port && s.NoDNS == o.NoDNS && s.NoPortMap == o.NoPortMap &&
-		s.MTU == o.MTU && slices.Equal(s.Endpoints, o.Endpoints)
+		s.MTU == o.MTU && s.TCP == o.TCP && slices.Equal(s.Endpoints, o.Endpoints)
 }
 
 // State is the state directory: one daemon's at a time, by a lock that goes with the process.

@@ -27,7 +27,9 @@ type rig struct {
 	out Actions
 
 	sent    []Transmit // during play
-	answers []answer   // under way
+	dials   []Dial     // and since, as hung
+	hung    []weft.Via
+	answers []answer // under way
 }
 
 // An answer is what will come back for a ping.
@@ -49,6 +51,7 @@ func newRig(t *testing.T) *rig {
 // poll polls once.
 func (r *rig) poll() []Transmit {
 	r.Poll(r.now, &r.out)
+	r.dials, r.hung = append(r.dials, r.out.Dial...), append(r.hung, r.out.Hang...)
 	return slices.Clone(r.out.Send)
 }
 
@@ -125,6 +128,10 @@ func (r *rig) play(d time.Duration, rtts map[weft.Via]time.Duration) {
 }
 
 func direct(s string) weft.Via { return weft.DirectVia(0, addr(s)) }
+
+func addrOf(ip [4]byte, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4(ip), port)
+}
 
 func addrPort(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 5)

@@ -172,7 +172,7 @@ func (a *Agent) connect(now time.Time, out *Actions) {
 			}
 			e.next = latest(e.next, now.Add(wait))
 		}
-		if a.due(now, e.next) {
+		if a.due(now, e.next) && !c.trying(d.Link, d.Far) {
 			e.running = true
 			out.Dial = append(out.Dial, d)
 		}
@@ -180,6 +180,11 @@ func (a *Agent) connect(now time.Time, out *Actions) {
 	c.efforts = slices.DeleteFunc(c.efforts, func(e effort) bool { // of links that are no more
 		return !e.running && !a.hasLink(e.link)
 	})
+}
+
+// trying reports whether one of two links is being connected: when that is done, the other may have no need of it.
+func (c *connections) trying(link, far weft.LinkID) bool {
+	return slices.ContainsFunc(c.efforts, func(e effort) bool { return e.running && (e.link == link || e.far == far) })
 }
 
 // dials are all connections that might be: from each of our links to each of the peer's that takes them.
