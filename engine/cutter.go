@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"weft/engine/fit"
 	"weft/engine/segment"
 )
@@ -12,10 +14,13 @@ type cutter struct {
 	most    int  // the longest that fits, in bytes
 	limited bool // by the way, not by the device
 	cutting bool
+	answers fit.Limit
+	answer  []byte // its room
 }
 
 // begin takes a packet, which has a virtio-net header in front and is changed. Mtu is the device's, limit the way's; 0: as
-// long as the device's. A reply is what the sender must be told instead, if the packet is too long for the way.
+// long as the device's. A reply is what the sender must be told instead, if the packet is too long for the way; it is empty
+// where enough was told, and stays until the next packet.
 func (c *cutter) begin(packet []byte, mtu, limit int) (reply []byte, err error) {
 	h := segment.ParseHeader(packet)
 	inner := packet[segment.HeaderSize:]
@@ -23,8 +28,12 @@ func (c *cutter) begin(packet []byte, mtu, limit int) (reply []byte, err error) 
 	if limit != 0 && limit < mtu {
 		c.limited, c.most = true, limit
 		if !fits(&h, inner, limit) {
-			if reply = fit.TooBig(make([]byte, segment.HeaderSize), inner, limit); reply != nil {
-				return reply, nil // made by allocating: hosts remember what they were told
+			var header [segment.HeaderSize]byte
+			if reply = fit.TooBig(append(c.answer[:0], header[:]...), inner, limit); reply != nil {
+				if c.answer = reply; !c.answers.Allow(time.Now()) {
+					reply = reply[:0]
+				}
+				return reply, nil
 			}
 		}
 	}

@@ -262,6 +262,9 @@ func (o *opener) add(n int) {
 // delivered now.
 func (o *opener) arrived(s *session, counter uint64, size int, packet []byte) bool {
 	r := o.order
+	if r != nil && packet != nil && o.run.way != nil {
+		r.came = o.run.way
+	}
 	return r != nil && r.recv.Arrive(time.Duration(o.now), o.path(), s.Local, counter, size, packet, packet != nil && r.urgent(packet))
 }
 
@@ -405,8 +408,11 @@ func (o *opener) write() {
 	}
 }
 
-// deliver writes a packet to the device.
+// deliver writes a packet to the device, if there is one.
 func (e *Engine) deliver(to Queue, packet []byte) {
+	if len(packet) == 0 {
+		return
+	}
 	if err := to.Write(packet); err != nil {
 		e.drops.deviceFull.Add(1)
 		e.quiet.say(slog.LevelDebug, "device", "the interface did not take a packet", "error", err)
