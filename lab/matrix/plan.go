@@ -238,8 +238,8 @@ func (c Config) cell(row, col chain) (Cell, error) {
 	s.Limit = limit
 	onA, onB := c.build(s, row, col)
 	s.Hosts = append(s.Hosts,
-		scenario.Host{Name: "server", On: scenario.Internet, Role: scenario.Server, Link: c.link()},
-		scenario.Host{Name: "relay", On: scenario.Internet, Role: scenario.Relay, Link: c.link()}, // its address tells EIM from ADM
+		scenario.Host{Name: "server", On: scenario.Internet, Role: scenario.Server, Link: scenario.Both(c.link())},
+		scenario.Host{Name: "relay", On: scenario.Internet, Role: scenario.Relay, Link: scenario.Both(c.link())}, // its address tells EIM from ADM
 		scenario.Host{Name: "a", On: onA, Role: scenario.Node},
 		scenario.Host{Name: "b", On: onB, Role: scenario.Node})
 	s.Expect = []scenario.Expectation{{A: "a", B: "b", Path: weft.PathDirect, Within: limit - hold, Hold: hold}}
@@ -306,7 +306,7 @@ func (c Config) router(name, on string, n vnet.NATConfig, far bool) scenario.Rou
 		r.PoolSize = c.Pool
 	}
 	if far {
-		r.Link = c.link()
+		r.Link = scenario.Both(c.link())
 	}
 	return r
 }

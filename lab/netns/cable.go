@@ -66,6 +66,7 @@ type cable struct {
 	bay     *patchbay
 	station *router.Cable
 	out, in vnet.LinkConfig
+	fd      int // of the host's device
 }
 
 // lay makes the host's leg of a cable.
@@ -86,7 +87,7 @@ func (h *Host) lay(out, in vnet.LinkConfig) error {
 	if fds, err = taps(h.namespace, h.link, h.on.gateway, h.peer); err != nil {
 		return err
 	}
-	h.cable = c
+	h.cable, c.fd = c, fds[router.Inside]
 	return bay.add(c.station, fds)
 }
 
@@ -135,6 +136,19 @@ func (h *Host) SetCut(out, in bool) error {
 		return h.errNoCable("cutting")
 	}
 	return h.cable.setCut(out, in)
+}
+
+// SetCarrier plugs the cable into the host's interface, or pulls it out: the host's kernel sees it at once, and tells who
+// asks (netlink).
+func (h *Host) SetCarrier(up bool) error {
+	if h.cable == nil {
+		return h.SetUp(up) // of a pair of veths, one end sees that the other is down
+	}
+	var err error
+	if err = errors.Join(h.cable.bay.do(func() { err = carrierTAP(h.cable.fd, up) }), err); err != nil {
+		return fmt.Errorf("changing the carrier of %s: %w", h.Name, err)
+	}
+	return nil
 }
 
 // LinkCounts are what the two directions of the leg have done so far.

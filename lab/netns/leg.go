@@ -201,12 +201,12 @@ func (g *Leg) Network() *Network { return g.on }
 func (g *Leg) Addr() netip.Addr  { return g.addr4 }
 func (g *Leg) Addr6() netip.Addr { return g.addr6 }
 
-// Line is how packets fare now, on the way out and on the way in.
-func (g *Leg) Line() (out, in vnet.LinkConfig) { return g.out, g.in }
+// Links are how packets fare now, on the way out and on the way in.
+func (g *Leg) Links() (out, in vnet.LinkConfig) { return g.out, g.in }
 
-// SetLine changes how packets fare, on the way out of the host and on the way in. What waits or is under way is not
+// SetLinks changes how packets fare, on the way out of the host and on the way in. What waits or is under way is not
 // lost by it, unless the queue becomes too short for it.
-func (g *Leg) SetLine(out, in vnet.LinkConfig) error {
+func (g *Leg) SetLinks(out, in vnet.LinkConfig) error {
 	wasOut, wasIn := g.out, g.in
 	err := errors.Join(out.Check(), in.Check())
 	if err == nil {
@@ -222,14 +222,15 @@ func (g *Leg) SetLine(out, in vnet.LinkConfig) error {
 	return nil
 }
 
-// Cut makes a black hole of the line, on the way out, on the way in, or both: nobody is told. Cut(false, false) mends it.
+// SetCut makes a black hole of the line, on the way out, on the way in, or both: nobody is told. SetCut(false, false)
+// mends it.
 // What is under way then arrives all the same.
-func (g *Leg) Cut(out, in bool) error {
+func (g *Leg) SetCut(out, in bool) error {
 	return g.bay.do(func() { g.station.SetCut(out, in) })
 }
 
-// Counts are what the two directions have done so far. What tbf had no room for is not among it.
-func (g *Leg) Counts() (out, in router.WireCounts, err error) {
+// LinkCounts are what the two directions have done so far. What tbf had no room for is not among it.
+func (g *Leg) LinkCounts() (out, in router.WireCounts, err error) {
 	err = g.bay.do(func() { out, in = g.station.LinkCounts() })
 	return out, in, err
 }

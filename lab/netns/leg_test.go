@@ -86,7 +86,7 @@ func TestALineCutInOneDirectionSwallowsThatDirectionOnly(t *testing.T) {
 	near.send(to, "first")
 	from := far.expect("first")
 	for _, c := range []struct{ out, in bool }{{true, false}, {false, true}, {true, true}, {false, false}} {
-		if err := legs[0][0].Cut(c.out, c.in); err != nil {
+		if err := legs[0][0].SetCut(c.out, c.in); err != nil {
 			t.Fatal(err)
 		}
 		near.send(to, "out")
@@ -186,7 +186,7 @@ func TestALineCarriesItsRateAndFollowsItsChange(t *testing.T) {
 	near := legs[0][0]
 	for _, rate := range []float64{20, 40, 8} {
 		link := vnet.LinkConfig{Rate: rate * 1e6, Delay: 5 * time.Millisecond, Queue: 100_000}
-		if err := near.SetLine(link, link); err != nil {
+		if err := near.SetLinks(link, link); err != nil {
 			t.Fatal(err)
 		}
 		// 1448 of 1514 bytes are TCP's payload. What is slower than that is the machine's doing.

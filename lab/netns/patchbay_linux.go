@@ -67,6 +67,15 @@ func openTAP(name string) (fd int, err error) {
 
 func closeTAP(fd int) { unix.Close(fd) }
 
+// carrierTAP says whether a cable is in the device.
+func carrierTAP(fd int, up bool) error {
+	state := 0
+	if up {
+		state = 1
+	}
+	return unix.IoctlSetPointerInt(fd, unix.TUNSETCARRIER, state)
+}
+
 // writeTAP writes a frame. A device whose other side is down or full loses it, as cables do.
 func writeTAP(fd int, frame []byte) { unix.Write(fd, frame) }
 

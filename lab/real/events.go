@@ -2,6 +2,7 @@ package real
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,7 +13,7 @@ import (
 
 // story is all that happens, with the machines that are switched on later.
 func (w *world) story() []scenario.Event {
-	list := slices.Clone(w.Events)
+	list := w.Scenario.Story()
 	for _, m := range w.order {
 		if m.Start > 0 {
 			list = append(list, scenario.Event{At: m.Start, Verb: scenario.Start, Args: []string{m.Name}})
@@ -49,6 +50,10 @@ func (v *watcher) let(e scenario.Event) error {
 	if r := v.routers[name]; r != nil {
 		return v.letRouter(e, r)
 	}
+	switch e.Verb {
+	case scenario.Down, scenario.Up, scenario.Cut, scenario.Mend, scenario.Set:
+		return v.letLinks(e)
+	}
 	m := v.hosts[name]
 	switch e.Verb {
 	case scenario.Start:
@@ -73,12 +78,51 @@ func (v *watcher) let(e scenario.Event) error {
 		return m.host.Move(v.network(e.Args[1]))
 	case scenario.Readdress:
 		return m.host.Move(v.network(v.place(m)))
-	case scenario.Down, scenario.Up:
-		return m.host.SetUp(e.Verb == scenario.Up)
-	case scenario.Set:
-		return m.host.SetLink(e.Link)
 	}
 	return fmt.Errorf("%s is nothing that happens to a host", e.Verb)
+}
+
+// cuts are the directions of a link, out and in, that a cut event cuts.
+func cuts(e scenario.Event) (out, in bool) {
+	return len(e.Args) < 2 || e.Args[1] == "out", len(e.Args) < 2 || e.Args[1] == "in"
+}
+
+// letLinks lets an event happen to a link of a host, or to all of them.
+func (v *watcher) letLinks(e scenario.Event) error {
+	h, index, all := v.Leg(e.Args[0])
+	if h == nil {
+		return errors.New("there is no such link")
+	}
+	m := v.hosts[h.Name]
+	var err error
+	for i := range m.Legs() {
+		if i == index || all {
+			err = errors.Join(err, m.letLink(e, i))
+		}
+	}
+	return err
+}
+
+// letLink lets an event happen to one link: the first is the host's own leg.
+func (m *machine) letLink(e scenario.Event, index int) error {
+	type link interface {
+		SetCarrier(up bool) error
+		SetCut(out, in bool) error
+		SetLinks(out, in scenario.Way) error
+	}
+	var l link = m.host
+	if index > 0 {
+		l = m.legs[index-1]
+	}
+	switch e.Verb {
+	case scenario.Down, scenario.Up:
+		return l.SetCarrier(e.Verb == scenario.Up)
+	case scenario.Cut:
+		return l.SetCut(cuts(e))
+	case scenario.Mend:
+		return l.SetCut(false, false)
+	}
+	return l.SetLinks(e.Link.Out, e.Link.In)
 }
 
 // place is the network that a machine is on now.
@@ -106,8 +150,12 @@ func (v *watcher) letRouter(e scenario.Event, r *netns.Router) error {
 		return r.Readdress()
 	case scenario.Down, scenario.Up:
 		return r.SetUp(e.Verb == scenario.Up)
+	case scenario.Cut:
+		return r.SetCut(cuts(e))
+	case scenario.Mend:
+		return r.SetCut(false, false)
 	case scenario.Set:
-		return r.SetLink(e.Link)
+		return r.SetLinks(e.Link.Out, e.Link.In)
 	}
 	return fmt.Errorf("%s is nothing that happens to a router", e.Verb)
 }

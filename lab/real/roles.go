@@ -114,9 +114,9 @@ func (w *world) startRelay(ctx context.Context, m *machine) error {
 
 func (w *world) startNode(m *machine) (err error) {
 	if m.node == nil {
-		m.node, err = w.fleet.StartNode(w.ctx, m.host, m.Name, w.token)
+		m.node, err = w.fleet.StartNode(w.ctx, m.host, m.Name, w.token, m.links()...)
 	} else {
-		err = m.node.Start(w.ctx, "") // it has joined
+		err = m.node.Start(w.ctx, "", m.links()...) // it has joined
 	}
 	if err == nil {
 		m.logs = append(m.logs, m.node.Process)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,7 @@ type world struct {
 type machine struct {
 	scenario.Host
 	host    *netns.Host
+	legs    []*netns.Leg // its links, beside the first
 	node    *lab.Node
 	relay   *netns.Process
 	running bool
@@ -95,6 +97,9 @@ func (w *world) layOut() error {
 			return err
 		}
 		m := &machine{Host: h, host: host}
+		if err := w.addLegs(m); err != nil {
+			return err
+		}
 		w.hosts[h.Name] = m
 		w.order = append(w.order, m)
 		if h.Role == scenario.Server || h.Role == scenario.Relay {
@@ -119,12 +124,12 @@ func (w *world) addRouter(r scenario.Router) (err error) {
 	}
 	if r.Kernel != "" {
 		if w.impaired(r.Name) || r.Link != (scenario.Link{}) {
-			options = append(options, netns.WithLink(r.Link))
+			options = append(options, netns.WithLinks(r.Link.Out, r.Link.In))
 		}
 		w.routers[r.Name], err = w.network(r.On).AddRouter(r.Name, kernels[r.Kernel], options...)
 		return err
 	}
-	options = append(options, netns.WithLink(r.Link), netns.WithPool(max(r.PoolSize, 1)))
+	options = append(options, netns.WithLinks(r.Link.Out, r.Link.In), netns.WithPool(max(r.PoolSize, 1)))
 	if len(r.NAT.Public) > 0 {
 		options = append(options, netns.WithAddrs(r.NAT.Public...))
 	}
@@ -138,23 +143,53 @@ func (w *world) addRouter(r scenario.Router) (err error) {
 }
 
 func (w *world) hostOptions(h scenario.Host) (options []netns.HostOption) {
-	if h.IPv6 {
+	if h.IPv6 && w.network(h.On).Prefix6().IsValid() {
 		options = append(options, netns.WithIPv6())
 	}
-	if h.Link != (scenario.Link{}) || w.impaired(h.Name) {
-		options = append(options, netns.WithLink(h.Link))
+	if h.Link != (scenario.Link{}) || len(h.Places) > 1 || w.impaired(h.Name) {
+		options = append(options, netns.WithLinks(h.Link.Out, h.Link.In))
 	}
 	return options
 }
 
-// impaired reports whether the story changes a link.
-func (w *world) impaired(name string) bool {
-	for _, e := range w.Events {
-		if e.Verb == scenario.Set && e.Args[0] == name {
-			return true
+// secondMetric is that of the default route by a host's second link, as the system has it; the third has one more. The
+// first link's has none, and so comes first.
+const secondMetric = 200
+
+// addLegs gives a host its links beside the first: eth1 and so on.
+func (w *world) addLegs(m *machine) error {
+	for i, g := range m.Legs()[1:] {
+		on := w.network(g.On)
+		options := []netns.HostOption{netns.WithLine(m.Link.Out, m.Link.In), netns.WithDefaultRoute(secondMetric + i)}
+		if m.IPv6 && on.Prefix6().IsValid() {
+			options = append(options, netns.WithIPv6())
 		}
+		leg, err := m.host.AddLeg(on, options...)
+		if err != nil {
+			return err
+		}
+		m.legs = append(m.legs, leg)
 	}
-	return false
+	return nil
+}
+
+// links are what weft is told of a machine's links: nothing, unless the scenario says which come first.
+func (m *machine) links() (flags []string) {
+	if !m.Metrics() {
+		return nil
+	}
+	for i, g := range m.Legs() {
+		flags = append(flags, "--link", fmt.Sprintf("eth%d:%d", i, g.Metric))
+	}
+	return flags
+}
+
+// impaired reports whether the story changes a link, or cuts it.
+func (w *world) impaired(name string) bool {
+	return slices.ContainsFunc(w.Events, func(e scenario.Event) bool {
+		return (e.Verb == scenario.Set || e.Verb == scenario.Cut) && e.Args[0] == name ||
+			e.Verb == scenario.Set && strings.HasPrefix(e.Args[0], name+".")
+	})
 }
 
 // close ends everything, at once: whoever runs here has nobody to say goodbye to.

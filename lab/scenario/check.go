@@ -129,12 +129,8 @@ func (p *parser) checkPublic(r Router) {
 func (p *parser) checkHosts() {
 	var servers []Host
 	for i, h := range p.s.Hosts {
-		if !p.network(h.Line, h.On) {
+		if !p.checkPlaces(h) {
 			continue
-		}
-		outer := p.s.Router(h.On)
-		if h.IPv6 && outer != nil && !outer.IPv6 {
-			p.fail(h.Line, "%s has IPv6 and the network of %s, which it is on, has none: expected ipv6=yes on line %d too", h.Name, h.On, outer.Line)
 		}
 		switch h.Role {
 		case Server, Relay:
@@ -165,6 +161,28 @@ func (p *parser) checkHosts() {
 	if len(servers) > 1 {
 		p.fail(servers[1].Line, "there is a server already, on line %d: expected one, and relays beside it", servers[0].Line)
 	}
+}
+
+// checkPlaces looks at where a host is.
+func (p *parser) checkPlaces(h Host) bool {
+	six := false
+	for i, g := range h.Legs() {
+		if !p.network(h.Line, g.On) {
+			return false
+		}
+		if slices.ContainsFunc(h.Legs()[:i], func(o Leg) bool { return o.On == g.On }) {
+			p.fail(h.Line, "%s has two links to %s: expected one to each network, and a router with nat=none for another way", h.Name, g.On)
+		}
+		outer := p.s.Router(g.On)
+		six = six || outer == nil || outer.IPv6
+	}
+	if h.IPv6 && !six {
+		p.fail(h.Line, "%s has IPv6 and the network of %s, which it is on, has none: expected ipv6=yes on line %d too", h.Name, h.On, p.s.Router(h.On).Line)
+	}
+	if len(h.Places) > 0 && h.Role != Node && h.Role != Plain {
+		p.fail(h.Line, "%s is a %s: expected one network, and no metric", h.Name, h.Role)
+	}
+	return true
 }
 
 // host finds a host by name, and fails if there is none.
@@ -217,12 +235,9 @@ func (p *parser) checkStory() {
 		}
 	}
 	slices.SortStableFunc(p.s.Events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	links, places := map[string]Link{}, map[string]string{}
-	for _, r := range p.s.Routers {
-		links[r.Name] = r.Link
-	}
+	links, places := p.s.links(), map[string]string{}
 	for _, h := range p.s.Hosts {
-		links[h.Name], places[h.Name] = h.Link, h.On
+		places[h.Name] = h.On
 	}
 	for i := range p.s.Events {
 		p.checkEvent(&p.s.Events[i], links, places)
@@ -250,6 +265,10 @@ func (p *parser) checkEvent(e *Event, links map[string]Link, places map[string]s
 		} else if h.Role == Server || h.Role == Relay {
 			p.fail(e.Line, "%s is a %s and stays where everybody knows it: expected a host", name, h.Role)
 		}
+		if e.Every > 0 || len(p.s.Host(name).Legs()) > 1 {
+			p.fail(e.Line, "%s moves once, and with one link: expected another event", name)
+			return
+		}
 		if places[name] == e.Args[1] {
 			p.fail(e.Line, "%s is on %s already: expected another network", name, e.Args[1])
 		}
@@ -257,44 +276,54 @@ func (p *parser) checkEvent(e *Event, links map[string]Link, places map[string]s
 	case Restart, Stop, Start:
 		p.host(e.Line, name)
 	default: // of routers and hosts alike
-		link, ok := links[name]
-		if !ok {
-			p.fail(e.Line, "%s", unknown(name, "router or host", p.allNames()))
-			return
-		}
-		if h := p.s.Host(name); e.Verb == Readdress && h != nil && (h.Role == Server || h.Role == Relay) {
-			p.fail(e.Line, "%s is a %s and stays where everybody knows it: expected a host or a router", name, h.Role)
-		}
-		if r := p.s.Router(name); e.Verb == Readdress && r != nil && !r.translates() {
-			p.fail(e.Line, "%s translates nothing, so it has no address of its own to change: expected another router, or a host", name)
-		}
-		if e.Verb == Set {
-			seen := map[string]bool{}
-			for _, w := range e.Args[1:] {
-				setFields.apply(&link, w, seen)
-			}
-			links[name], e.Link = link, link
-		}
+		p.checkLinkEvent(e, links)
 	}
 }
 
-func (p *parser) allNames() []string {
-	names := p.hostNames()
-	for _, r := range p.s.Routers {
-		names = append(names, r.Name)
+// checkLinkEvent looks at one event of a link.
+func (p *parser) checkLinkEvent(e *Event, links map[string]Link) {
+	name := e.Args[0]
+	link, ok := links[name]
+	if _, _, all := p.s.Leg(name); !ok && !all {
+		p.fail(e.Line, "%s", unknown(name, "router or host", p.s.linkNames()))
+		return
 	}
-	return names
+	h, r := p.s.Host(name), p.s.Router(name)
+	switch {
+	case e.Verb == Readdress && h == nil && r == nil || (e.Verb == Readdress || e.Verb == Set) && !ok:
+		host, _, _ := p.s.Leg(name)
+		p.fail(e.Line, "%s has several links: expected %s", host.Name, map[Verb]string{Readdress: "the readdress of a router, or of a host with one link",
+			Set: "set " + host.LegName(0) + ", or another of them"}[e.Verb])
+	case e.Verb == Readdress && h != nil && (h.Role == Server || h.Role == Relay):
+		p.fail(e.Line, "%s is a %s and stays where everybody knows it: expected a host or a router", name, h.Role)
+	case e.Verb == Readdress && r != nil && !r.translates():
+		p.fail(e.Line, "%s translates nothing, so it has no address of its own to change: expected another router, or a host", name)
+	case e.Verb == Set:
+		links[name] = e.change(link)
+		e.Link = links[name]
+	}
 }
 
 func (p *parser) checkExpectations() {
 	var events []string
 	for _, e := range p.s.Events {
 		events = append(events, e.String())
-		if p.s.Limit > 0 && e.At > p.s.Limit {
-			p.fail(e.Line, "this happens at %s, and the limit is %s: expected a later limit", formatDuration(e.At), formatDuration(p.s.Limit))
+		if last := e.last(); p.s.Limit > 0 && last > p.s.Limit {
+			p.fail(e.Line, "this happens at %s, and the limit is %s: expected a later limit", formatDuration(last), formatDuration(p.s.Limit))
 		}
 	}
 	for _, e := range p.s.Expect {
+		if e.Idle {
+			if _, ok := p.s.links()[e.A]; !ok {
+				p.fail(e.Line, "%s", unknown(e.A, "router, or link of a host", p.s.linkNames()))
+				continue
+			}
+			if e.After != "" && !slices.Contains(events, e.After) {
+				p.fail(e.Line, "%s does not happen: expected %s", quoted(e.After), oneOf(events))
+			}
+			p.checkEnd(e)
+			continue
+		}
 		probed := slices.ContainsFunc(p.s.Probes, func(x Probe) bool { return x.A == e.A && x.B == e.B || x.A == e.B && x.B == e.A })
 		flows := slices.ContainsFunc(p.s.Flows, func(f Flow) bool { return f.From == e.A && f.To == e.B || f.From == e.B && f.To == e.A })
 		switch a, b := p.host(e.Line, e.A), p.host(e.Line, e.B); {
@@ -305,20 +334,25 @@ func (p *parser) checkExpectations() {
 			continue
 		case !probed && !p.pair(e.Line, e.A, e.B, Node):
 			continue
-		case (e.Whole || e.Gap > 0) && !flows:
+		case e.data() && !flows:
 			p.fail(e.Line, "no data flows between %s and %s: expected a line such as: flow %s %s every=20ms", e.A, e.B, e.A, e.B)
 		case e.After != "" && !slices.Contains(events, e.After):
 			p.fail(e.Line, "%s does not happen: expected %s", quoted(e.After), oneOf(events))
 			continue
 		}
-		for _, t := range e.Times(p.s) {
-			if end := t + e.Within + e.Hold; p.s.Limit > 0 && end > p.s.Limit {
-				p.fail(e.Line, "this is decided %s after the beginning, and the limit is %s: expected a later limit", formatDuration(end), formatDuration(p.s.Limit))
-				break
-			}
-		}
+		p.checkEnd(e)
 	}
 	if p.s.Limit == 0 && p.s.last() > MaxLimit-time.Second {
 		p.fail(1, "this takes longer than %s: expected a shorter story", formatDuration(MaxLimit))
+	}
+}
+
+// checkEnd fails if an expectation would be decided after the limit.
+func (p *parser) checkEnd(e Expectation) {
+	for _, t := range e.Times(p.s) {
+		if end := t + e.Within + e.Hold; p.s.Limit > 0 && end > p.s.Limit {
+			p.fail(e.Line, "this is decided %s after the beginning, and the limit is %s: expected a later limit", formatDuration(end), formatDuration(p.s.Limit))
+			return
+		}
 	}
 }

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 )
 
 const expectExpected = "expect A B direct within 10s; ... relay for 20s; ... stays direct through EVENT; " +
-	"... loses nothing; or ... silent at most 1.5s"
+	"... loses nothing; ... loses at most 5; ... silent at most 1.5s; ... carries 20mbit within 2s; or LINK idle for 10s"
 
 var (
-	expectWords = []string{"direct", "relay", "none", "stays", "loses", "silent"}
+	expectWords = []string{"direct", "relay", "none", "stays", "loses", "silent", "carries"}
 	pathWords   = []string{"direct", "relay", "none"}
 	clauseWords = []string{"within", "for", "after", "through"}
 )
@@ -25,7 +26,13 @@ func (p *parser) readExpectation(line int, words []string, _ string) {
 		return
 	}
 	e := Expectation{A: words[0], B: words[1], Line: line}
-	words, problem := e.readWhat(words[2:])
+	var problem string
+	if words[1] == "idle" {
+		e.B, e.Idle = "", true
+		words = words[2:]
+	} else {
+		words, problem = e.readWhat(words[2:])
+	}
 	if problem == "" {
 		problem = e.readClauses(words)
 	}
@@ -56,8 +63,25 @@ func (e *Expectation) readWhat(words []string) (rest []string, problem string) {
 		return words[2:], ""
 	case word == "loses":
 		e.Path, e.Whole = "", true
-		if !follows("nothing") {
-			return nil, "expected: loses nothing (or: silent at most 1.5s)"
+		if follows("nothing") {
+			return words[2:], ""
+		}
+		ok := follows("at", "most") && len(words) > 3
+		if ok {
+			e.Lost, ok = parseCount(words[3], 1, maxLost)
+		}
+		if !ok {
+			return nil, "expected: loses nothing, or loses at most, and a number of packets (or: silent at most 1.5s)"
+		}
+		return words[4:], ""
+	case word == "carries":
+		e.Path = ""
+		ok := len(words) > 1
+		if ok {
+			e.Rate, ok = parseRate(words[1])
+		}
+		if !ok {
+			return nil, "carries how much? expected " + rateExpected
 		}
 		return words[2:], ""
 	case word == "silent":
@@ -74,10 +98,18 @@ func (e *Expectation) readWhat(words []string) (rest []string, problem string) {
 	return nil, unknown(words[0], "expectation", expectWords)
 }
 
+// maxLost bounds a number of packets that may be lost; more than that is not counted by hand.
+const maxLost = 1_000_000
+
+// data reports whether it is about what the pair's flows bring.
+func (e *Expectation) data() bool { return e.Whole || e.Gap > 0 || e.Rate > 0 }
+
+// lasts reports whether it is about a time that begins with the event, and not about what becomes so.
+func (e *Expectation) lasts() bool { return e.Stays || e.Whole || e.Gap > 0 }
+
 // readClauses reads the rest.
 func (e *Expectation) readClauses(words []string) (problem string) {
 	var within, hold bool
-	data := e.Whole || e.Gap > 0
 	for len(words) > 0 {
 		word := words[0]
 		switch word {
@@ -99,7 +131,7 @@ func (e *Expectation) readClauses(words []string) (problem string) {
 			*said = true
 			words = words[2:]
 		case "after", "through":
-			if through := e.Stays || data; through != (word == "through") {
+			if through := e.lasts(); through != (word == "through") {
 				return fmt.Sprintf("%s stands where %s should: what stays as it is goes through an event, and what becomes so is after one",
 					word, map[bool]string{true: "through", false: "after"}[through])
 			}
@@ -123,13 +155,20 @@ func (e *Expectation) readClauses(words []string) (problem string) {
 func (e *Expectation) complete(within, hold bool) (problem string) {
 	data := e.Whole || e.Gap > 0
 	switch {
-	case (e.Stays || data) && within:
+	case e.Idle && within:
+		return "within says by when something becomes so, and this is about what lasts: expected for, and a time"
+	case e.Idle && !hold:
+		return "idle for how long? expected for, and a time"
+	case e.Idle, e.Rate > 0 && hold:
+	case e.Rate > 0 && (within || e.After != ""):
+		e.Hold = DefaultHold
+	case e.lasts() && within:
 		return "within says by when something becomes so, and this is about what lasts: expected for, and a time"
 	case e.Stays && e.After == "":
 		return "stays through what? expected through and an event of this scenario; or without stays, for and a time"
 	case data && hold && e.After == "":
 		return "for how long after what? expected through and an event, or nothing: then the whole time counts"
-	case !e.Stays && !data && !within && !hold:
+	case !e.lasts() && !within && !hold:
 		return "by when, or for how long? expected within and a time, for and a time, or both"
 	case (e.Stays || data && e.After != "") && !hold:
 		e.Hold = DefaultHold
@@ -140,8 +179,14 @@ func (e *Expectation) complete(within, hold bool) (problem string) {
 func expectationText(e Expectation) string {
 	words := []string{e.A, e.B}
 	add := func(list ...string) { words = append(words, list...) }
-	lasts := e.Stays || e.Whole || e.Gap > 0
+	lasts := e.lasts()
 	switch {
+	case e.Idle:
+		words = []string{e.A, "idle"}
+	case e.Rate > 0:
+		add("carries", formatRate(e.Rate))
+	case e.Whole && e.Lost > 0:
+		add("loses", "at", "most", strconv.Itoa(e.Lost))
 	case e.Whole:
 		add("loses", "nothing")
 	case e.Gap > 0:
@@ -154,7 +199,7 @@ func expectationText(e Expectation) string {
 	if e.Within > 0 {
 		add("within", formatDuration(e.Within))
 	}
-	if e.Hold > 0 && !(lasts && e.Hold == DefaultHold) {
+	if e.Hold > 0 && !((lasts || e.Rate > 0) && e.Hold == DefaultHold) {
 		add("for", formatDuration(e.Hold))
 	}
 	if e.After != "" {
@@ -169,8 +214,11 @@ func (e Expectation) Times(s Scenario) (times []time.Duration) {
 		return []time.Duration{0}
 	}
 	for _, x := range s.Events {
-		if x.String() == e.After {
-			times = append(times, x.At)
+		if x.String() != e.After {
+			continue
+		}
+		for n := range x.times() {
+			times = append(times, x.At+time.Duration(n)*x.Every)
 		}
 	}
 	return times
@@ -191,13 +239,13 @@ func (s Scenario) Duration() time.Duration {
 // last is when the last event has happened and the last expectation with a time is decided.
 func (s Scenario) last() (last time.Duration) {
 	for _, e := range s.Events {
-		last = max(last, e.At)
+		last = max(last, e.last())
 	}
 	for _, e := range s.Expect {
 		for _, t := range e.Times(s) {
 			last = max(last, t+e.Within+e.Hold)
-			if e.Whole || e.Gap > 0 {
-				last = max(last, t+e.Hold+arriveWithin)
+			if e.data() {
+				last = max(last, t+e.Within+e.Hold+arriveWithin)
 			}
 		}
 	}

@@ -53,42 +53,6 @@ func (list fields[T]) format(of *T) []string {
 	return words
 }
 
-// linkFields are the fields of the link that a T has.
-func linkFields[T any](link func(*T) *Link) fields[T] {
-	duration := func(at func(*Link) *time.Duration) (func(*T, string) bool, func(*T) (string, bool)) {
-		return durationField(func(t *T) *time.Duration { return at(link(t)) })
-	}
-	share := func(at func(*Link) *float64) (func(*T, string) bool, func(*T) (string, bool)) {
-		return func(t *T, s string) bool {
-				v, ok := parseShare(s)
-				*at(link(t)) = v
-				return ok
-			}, func(t *T) (string, bool) {
-				v := *at(link(t))
-				return formatShare(v), v != 0
-			}
-	}
-	setDelay, getDelay := duration(func(l *Link) *time.Duration { return &l.Delay })
-	setJitter, getJitter := duration(func(l *Link) *time.Duration { return &l.Jitter })
-	setLoss, getLoss := share(func(l *Link) *float64 { return &l.Loss })
-	setReorder, getReorder := share(func(l *Link) *float64 { return &l.Reorder })
-	return fields[T]{
-		{"delay", durationExpected, setDelay, getDelay},
-		{"jitter", durationExpected, setJitter, getJitter},
-		{"loss", shareExpected, setLoss, getLoss},
-		{"reorder", shareExpected, setReorder, getReorder},
-		{"rate", rateExpected, func(t *T, s string) (ok bool) {
-			link(t).Rate, ok = parseScaled(s, rateUnits, maxRate)
-			return ok && link(t).Rate > 0
-		}, func(t *T) (string, bool) { return formatScaled(link(t).Rate, rateUnits), link(t).Rate != 0 }},
-		{"queue", sizeExpected, func(t *T, s string) bool {
-			v, ok := parseScaled(s, sizeUnits, maxQueue)
-			link(t).Queue = int(v)
-			return ok && v >= 1 && v == float64(int(v))
-		}, func(t *T) (string, bool) { return formatScaled(float64(link(t).Queue), sizeUnits), link(t).Queue != 0 }},
-	}
-}
-
 func durationField[T any](at func(*T) *time.Duration) (func(*T, string) bool, func(*T) (string, bool)) {
 	return func(t *T, s string) (ok bool) {
 			*at(t), ok = parseDuration(s)
@@ -179,13 +143,29 @@ var routerFields = append(fields[Router]{
 }, linkFields(func(r *Router) *Link { return &r.Link })...)
 
 var hostFields = append(fields[Host]{
-	onField(func(h *Host) *string { return &h.On }),
+	{"on", placesExpected, func(h *Host, s string) (ok bool) {
+		h.Places, ok = parsePlaces(s)
+		if ok {
+			h.On = h.Places[0].On
+		}
+		if len(h.Places) == 1 && h.Places[0].Metric == 0 {
+			h.Places = nil
+		}
+		return ok
+	}, func(h *Host) (string, bool) { return formatPlaces(h.Legs()), true }},
 	yesField("ipv6", func(h *Host) *bool { return &h.IPv6 }),
 	timeField("start", func(h *Host) *time.Duration { return &h.Start }),
 }, linkFields(func(h *Host) *Link { return &h.Link })...)
 
 var flowFields = fields[Flow]{
-	timeField("every", func(f *Flow) *time.Duration { return &f.Every }),
+	{"every", durationExpected, func(f *Flow, s string) (ok bool) {
+		f.Every, ok = parseDuration(s)
+		return ok
+	}, func(f *Flow) (string, bool) { return formatDuration(f.Every), f.Rate == 0 }},
+	{"rate", rateExpected, func(f *Flow, s string) (ok bool) {
+		f.Rate, ok = parseRate(s)
+		return ok
+	}, func(f *Flow) (string, bool) { return formatScaled(f.Rate, rateUnits), f.Rate != 0 }},
 	countField("size", 1, 1400, func(f *Flow) *int { return &f.Size }),
 	timeField("start", func(f *Flow) *time.Duration { return &f.Start }),
 	timeField("for", func(f *Flow) *time.Duration { return &f.For }),

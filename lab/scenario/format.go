@@ -38,7 +38,7 @@ func Format(s Scenario) []byte {
 		flows = append(flows, declaration("flow", f.From+" "+f.To, flowFields.format(&f)))
 	}
 	for _, e := range s.Events {
-		events = append(events, fmt.Sprintf("at %s %s", formatDuration(e.At), e))
+		events = append(events, fmt.Sprintf("at %s %s", e.when(), e))
 	}
 	for _, p := range s.Probes {
 		expect = append(expect, fmt.Sprintf("probe %s %s %s", p.A, p.B, p.Command))

@@ -20,6 +20,13 @@ type History struct {
 	End   time.Duration
 	paths map[[2]string][]change
 	flows []FlowHistory
+	links map[string][]carried
+}
+
+// carried is what a link had carried by a time, both directions together.
+type carried struct {
+	at    time.Duration
+	bytes uint64
 }
 
 // A change is a pair's path from a time on.
@@ -27,6 +34,12 @@ type change struct {
 	at   time.Duration
 	path weft.PathKind
 }
+
+// Bytes is how many a packet of the flow has, of the overlay: its IP header and all behind.
+func (f *Flow) Bytes() int { return cmp.Or(f.Size, DefaultSize) }
+
+// DefaultSize is that of a flow's packet where it says none, in bytes.
+const DefaultSize = 100
 
 // A FlowHistory is what became of a flow's packets: the n-th was sent n steps after the first.
 type FlowHistory struct {
@@ -102,27 +115,99 @@ func (h *History) SetFlows(flows []FlowHistory) { h.flows = flows }
 func (h *History) Results() (list []FlowResult) {
 	for _, f := range h.flows {
 		lost, silence := f.lost(h.End, 0, h.End)
-		list = append(list, FlowResult{From: f.Flow.From, To: f.Flow.To, Sent: f.Sent, Lost: lost, Silence: silence})
+		r := FlowResult{From: f.Flow.From, To: f.Flow.To, Sent: f.Sent, Lost: lost, Silence: silence}
+		r.OutOfOrder, r.Rate = f.arrivals()
+		list = append(list, r)
 	}
 	return list
 }
 
-// lost counts what was sent between two times and is lost, and how long the longest silence from that was.
+// arrivals are how many packets came after a later one, and the rate at which they came.
+func (f *FlowHistory) arrivals() (outOfOrder int, rate float64) {
+	var first, last time.Duration
+	came := 0
+	for _, at := range f.Arrived {
+		if at == 0 {
+			continue
+		}
+		if came++; at < last {
+			outOfOrder++
+		}
+		if first == 0 || at < first {
+			first = at
+		}
+		last = max(last, at)
+	}
+	if last > first {
+		rate = float64((came-1)*f.Flow.Bytes()*8) / (last - first).Seconds()
+	}
+	return outOfOrder, rate
+}
+
+// brought is how many bytes came between two times.
+func (f *FlowHistory) brought(from, to time.Duration) (bytes int) {
+	for _, at := range f.Arrived {
+		if at > from && at <= to {
+			bytes += f.Flow.Bytes()
+		}
+	}
+	return bytes
+}
+
+// Carried notes what a link, by the name that events have for it, has carried so far, both directions together.
+func (h *History) Carried(at time.Duration, link string, bytes uint64) {
+	if h.links == nil {
+		h.links = map[string][]carried{}
+	}
+	h.links[link] = append(h.links[link], carried{at, bytes})
+}
+
+// carriedBetween is what a link carried between two times, as far as was noted: from the last note before the first to
+// the last note before the second.
+func (h *History) carriedBetween(link string, from, to time.Duration) (bytes uint64) {
+	at := func(t time.Duration) (bytes uint64) {
+		for _, c := range h.links[link] {
+			if c.at > t {
+				break
+			}
+			bytes = c.bytes
+		}
+		return bytes
+	}
+	return at(to) - at(from)
+}
+
+// lost counts what was sent between two times and is lost, and the longest silence of that: as many steps as packets in
+// a row are lost, or the time between one arrival and the next, of which one step is none.
 func (f *FlowHistory) lost(now, from, to time.Duration) (lost int, silence time.Duration) {
 	run := 0
+	var before time.Duration // when the last of those came that were sent before
+	var came []time.Duration
 	for i := range f.Sent {
 		at := f.Flow.Start + time.Duration(i)*f.Flow.Every
-		if at < from || at > to || at+arriveWithin > now && (i >= len(f.Arrived) || f.Arrived[i] == 0) {
+		arrived := i < len(f.Arrived) && f.Arrived[i] > 0
+		if at < from && arrived {
+			before = max(before, f.Arrived[i])
+		}
+		if at < from || at > to || at+arriveWithin > now && !arrived {
 			run = 0
 			continue
 		}
-		if i < len(f.Arrived) && f.Arrived[i] > 0 {
+		if arrived {
+			came = append(came, f.Arrived[i])
 			run = 0
 			continue
 		}
 		lost++
 		run++
 		silence = max(silence, time.Duration(run)*f.Flow.Every)
+	}
+	if before > 0 {
+		came = append(came, max(before, from))
+	}
+	slices.Sort(came)
+	for i := 1; i < len(came); i++ {
+		silence = max(silence, came[i]-came[i-1]-f.Flow.Every)
 	}
 	return lost, silence
 }
@@ -158,6 +243,10 @@ type verdict struct {
 
 func (h *History) judge(s Scenario, e Expectation, from time.Duration) verdict {
 	switch {
+	case e.Idle:
+		return h.judgeIdle(e, from)
+	case e.Rate > 0:
+		return h.judgeRate(e, from)
 	case e.Whole || e.Gap > 0:
 		return h.judgeData(s, e, from)
 	case e.Stays:
@@ -249,12 +338,39 @@ func (h *History) judgeData(s Scenario, e Expectation, from time.Duration) verdi
 	if sent == 0 {
 		v = verdict{why: "no data flowed"}
 	} else if e.Whole {
-		v.ok = lost == 0
+		v.ok = lost <= e.Lost
 	} else {
 		v.ok = silence <= e.Gap
 	}
 	v.decided = h.End >= end+arriveWithin || sent > 0 && !v.ok
 	return v
+}
+
+// judgeRate is about what the pair's flows bring, on average, for Hold from Within on.
+func (h *History) judgeRate(e Expectation, from time.Duration) verdict {
+	begin := from + e.Within
+	end := begin + e.Hold
+	bytes := 0
+	for i := range h.flows {
+		if f := &h.flows[i]; pairOf(f.Flow.From, f.Flow.To) == pairOf(e.A, e.B) {
+			bytes += f.brought(begin, end)
+		}
+	}
+	rate := float64(bytes*8) / e.Hold.Seconds()
+	return verdict{ok: rate >= e.Rate, decided: h.End >= end,
+		why: fmt.Sprintf("%s from %s to %s", megabits(rate), seconds(begin), seconds(min(end, max(begin, h.End))))}
+}
+
+// idleRate is what a link that carries no data may carry all the same, in bit/s: probes, what keeps NATs awake, what is
+// said about other links.
+const idleRate = 50e3
+
+// judgeIdle is about a link that carries next to nothing for Hold.
+func (h *History) judgeIdle(e Expectation, from time.Duration) verdict {
+	end := from + e.Hold
+	rate := float64(h.carriedBetween(e.A, from, end)*8) / e.Hold.Seconds()
+	return verdict{ok: rate <= idleRate, decided: h.End >= end,
+		why: fmt.Sprintf("%s from %s to %s", megabits(rate), seconds(from), seconds(min(end, max(from, h.End))))}
 }
 
 // flowsEnd is when the pair's flows are over, if they are before the scenario.
@@ -272,3 +388,6 @@ func (s Scenario) flowsEnd(e Expectation) (end time.Duration, ok bool) {
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(float64(d.Round(time.Millisecond).Milliseconds())/1000, 'f', -1, 64) + "s"
 }
+
+// megabits writes a rate for people.
+func megabits(rate float64) string { return strconv.FormatFloat(rate/1e6, 'f', 3, 64) + " Mbit/s" }

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,5 +124,87 @@ expect ann bob silent at most 200ms
 	}
 	if r := (&History{End: 60 * time.Second, flows: []FlowHistory{f}}).Results()[0]; r.Lost != 5 || r.Sent != 590 || r.Silence != 300*time.Millisecond {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestAFlowIsSilentForAsLongAsNothingComes(t *testing.T) {
+	s, err := Parse("x", []byte(`server hub on=internet
+host ann on=internet
+host bob on=internet
+flow ann bob every=10ms
+limit 60s
+at 10s cut ann
+expect ann bob silent at most 150ms for 5s through cut ann
+expect ann bob loses at most 2 for 5s through cut ann
+expect ann bob carries 79kbit within 200ms for 5s after cut ann
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := FlowHistory{Flow: s.Flows[0], Sent: 2000, Arrived: make([]time.Duration, 2000)}
+	for i := range f.Arrived {
+		f.Arrived[i] = time.Duration(i)*10*time.Millisecond + 20*time.Millisecond
+	}
+	verdicts := func() (text string) {
+		h := History{End: 20 * time.Second}
+		h.SetFlows([]FlowHistory{f})
+		list, _ := h.Judge(s, false)
+		for _, o := range list {
+			text += fmt.Sprint(o.OK, " ", o.Why, "; ")
+		}
+		return text
+	}
+	if got := verdicts(); !strings.HasPrefix(got, "true 0 packets lost, no silence longer than 0s; true ") || !strings.HasSuffix(got, "true 0.080 Mbit/s from 10.2s to 15.2s; ") {
+		t.Errorf("nothing happens: %s", got)
+	}
+	// What was sent from 10 s on waits, and comes at 10.16 s, the first two of it never and the others in disorder.
+	for i := range 16 {
+		f.Arrived[1000+i] = 10160*time.Millisecond + time.Duration(15-i)*time.Microsecond
+	}
+	f.Arrived[1000], f.Arrived[1001] = 0, 0
+	if got := verdicts(); !strings.HasPrefix(got, "true 2 packets lost, no silence longer than 0.14s; true ") {
+		t.Errorf("it comes late: %s", got)
+	}
+	h := History{End: 20 * time.Second, flows: []FlowHistory{f}}
+	if r := h.Results()[0]; r.OutOfOrder != 13 || r.Rate < 79900 || r.Rate > 80100 {
+		t.Errorf("%+v", r)
+	}
+	for i := range 200 {
+		f.Arrived[1100+i] = 0
+	}
+	if got := verdicts(); !strings.HasPrefix(got, "false 202 packets lost, no silence longer than 2s; false ") || !strings.HasSuffix(got, "false 0.048 Mbit/s from 10.2s to 15.2s; ") {
+		t.Errorf("two seconds of it are lost: %s", got)
+	}
+}
+
+func TestALinkIsIdleIfItCarriesNextToNothing(t *testing.T) {
+	s, err := Parse("x", []byte(`server hub on=internet
+router lte on=internet nat=none
+host ann on=internet,lte
+host bob on=internet
+limit 60s
+at 10s cut ann.internet
+expect lte idle for 5s
+expect ann.lte idle for 5s after cut ann.internet
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h History
+	for i := range 200 { // bytes: 4 kbit/s, and from 10 s on 1 Mbit/s
+		at, bytes := time.Duration(i)*100*time.Millisecond, uint64(i*50)
+		if i > 100 {
+			bytes += uint64(i-100) * 12_500
+		}
+		h.Carried(at, "lte", bytes)
+		h.Carried(at, "ann.lte", bytes)
+		h.End = at
+	}
+	list, decided := h.Judge(s, false)
+	if !decided || !list[0].OK || list[1].OK || list[0].Why != "0.004 Mbit/s from 0s to 5s" || list[1].Why != "1.004 Mbit/s from 10s to 15s" {
+		t.Errorf("decided: %v, %+v", decided, list)
+	}
+	if _, decided := (&History{End: 4 * time.Second}).Judge(s, false); decided {
+		t.Error("it is decided before the time is over")
 	}
 }

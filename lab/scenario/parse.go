@@ -287,8 +287,13 @@ func (p *parser) readFlow(line int, words []string, _ string) {
 		return
 	}
 	f := Flow{From: words[0], To: words[1], Line: line}
-	if said, ok := apply(p, line, flowFields, &f, words[2:]); ok && (!said["every"] || f.Every < minEvery) {
-		p.fail(line, "how often? expected every= and a time of at least %s between two packets", formatDuration(minEvery))
+	if said, ok := apply(p, line, flowFields, &f, words[2:]); ok {
+		if said["rate"] {
+			f.Every = time.Duration(float64(f.Bytes()*8) / f.Rate * float64(time.Second))
+		}
+		if said["every"] == said["rate"] || f.Every < minEvery {
+			p.fail(line, "how often? expected every= and a time, or rate=, with at least %s between two packets", formatDuration(minEvery))
+		}
 	}
 	p.s.Flows = append(p.s.Flows, f)
 }
@@ -306,13 +311,40 @@ func (p *parser) readEvent(line int, words []string, _ string) {
 		p.fail(line, "%s is no time: expected %s, counted from when all nodes are up", quoted(words[0]), durationExpected)
 		return
 	}
-	e, problem := parseEvent(words[1:])
+	words = words[1:]
+	var every, during time.Duration
+	if words[0] == "every" {
+		if every, during, ok = readRepetition(words); !ok {
+			p.fail(line, "how often and for how long? expected every, a time of at least %s, for, a longer time, and an event, at most %d times",
+				formatDuration(minRepeat), maxRepeats)
+			return
+		}
+		words = words[4:]
+	}
+	e, problem := parseEvent(words)
 	if problem != "" {
 		p.fail(line, "%s", problem)
 		return
 	}
-	e.At, e.Line = at, line
+	e.At, e.Every, e.For, e.Line = at, every, during, line
 	p.s.Events = append(p.s.Events, e)
+}
+
+// minRepeat and maxRepeats bound what an event that repeats itself costs.
+const (
+	minRepeat  = 10 * time.Millisecond
+	maxRepeats = 1000
+)
+
+// readRepetition reads every D for D, which must be followed by something.
+func readRepetition(words []string) (every, during time.Duration, ok bool) {
+	if len(words) < 5 || words[2] != "for" {
+		return 0, 0, false
+	}
+	every, ok1 := parseDuration(words[1])
+	during, ok2 := parseDuration(words[3])
+	ok = ok1 && ok2 && every >= minRepeat && during > every && during/every < maxRepeats
+	return every, during, ok
 }
 
 // A form is what stands behind a verb: words in capitals are operands, others stand as they are.
@@ -323,7 +355,7 @@ type form struct {
 
 var forms = []form{
 	{Block, "udp on ROUTER"}, {Allow, "udp on ROUTER"}, {Forget, "ROUTER"}, {Rebind, "ROUTER"}, {Readdress, "NAME"},
-	{Move, "HOST to NETWORK"}, {Down, "NAME"}, {Up, "NAME"}, {Set, "NAME KEY=VALUE..."},
+	{Move, "HOST to NETWORK"}, {Down, "NAME"}, {Up, "NAME"}, {Cut, "NAME [out or in]"}, {Mend, "NAME"}, {Set, "NAME KEY=VALUE..."},
 	{Restart, "HOST"}, {Stop, "HOST"}, {Start, "HOST"},
 }
 
@@ -357,6 +389,13 @@ func parseEvent(words []string) (e Event, problem string) {
 		}
 		return e, ""
 	}
+	if e.Verb == Cut {
+		if len(words) == 0 || len(words) > 2 || len(words) == 2 && words[1] != "out" && words[1] != "in" {
+			return e, "expected " + expected
+		}
+		e.Args = words
+		return e, ""
+	}
 	pattern := strings.Fields(forms[i].form)
 	if len(words) != len(pattern) {
 		return e, "expected " + expected
@@ -375,7 +414,7 @@ func parseEvent(words []string) (e Event, problem string) {
 func eventText(e Event) string {
 	words := []string{string(e.Verb)}
 	i := slices.IndexFunc(forms, func(f form) bool { return f.verb == e.Verb })
-	if i < 0 || e.Verb == Set {
+	if i < 0 || e.Verb == Set || e.Verb == Cut {
 		return strings.Join(append(words, e.Args...), " ")
 	}
 	n := 0

@@ -59,10 +59,12 @@ expect box ann relay within 1s
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := Link{Rate: 10e6, Delay: 5 * time.Millisecond, Jitter: time.Millisecond, Loss: 0.025, Reorder: 0.001, Queue: 64000}
+	link := Both(vnet.LinkConfig{Rate: 10e6, Delay: 5 * time.Millisecond, Jitter: time.Millisecond, Loss: 0.025, Reorder: 0.001, Queue: 64000})
 	worse, better := link, link
-	worse.Loss, worse.Rate = 0.5, 1e6
-	better.Loss, better.Rate = 0, 1e6
+	worse.Out.Loss, worse.Out.Rate = 0.5, 1e6
+	worse.In = worse.Out
+	better.Out.Loss, better.Out.Rate = 0, 1e6
+	better.In = better.Out
 	apdm, apdf := weft.AddressAndPortDependentMapping, weft.AddressAndPortDependentFiltering
 	want := Scenario{
 		Name: "all", About: "One line,   # and this is part of it\nand another.", Limit: 2 * time.Minute,
@@ -87,7 +89,7 @@ expect box ann relay within 1s
 			}},
 		},
 		Hosts: []Host{
-			{Name: "ann", On: "flat", Link: Link{Delay: time.Millisecond}},
+			{Name: "ann", On: "flat", Link: Both(vnet.LinkConfig{Delay: time.Millisecond})},
 			{Name: "hub", On: "plain", Role: Server},
 			{Name: "spare", On: "internet", Role: Relay},
 			{Name: "bob", On: "wall", Start: 2 * time.Second},
@@ -127,6 +129,95 @@ expect box ann relay within 1s
 	s.Limit = 0
 	if s.Duration() != 38*time.Second { // moving at 30 s, then 5 s, the time that packets may take, and one more
 		t.Errorf("without a limit it takes %v", s.Duration())
+	}
+}
+
+func TestHostsWithSeveralLinksAndWhatHappensToThemAreRead(t *testing.T) {
+	text := `server hub on=internet
+router fibre on=internet nat=none delay=5ms rate=10mbit/50mbit
+router lte on=internet nat=symmetric delay=30ms/35ms jitter=-/5ms loss=1% queue=64KB/-
+host ann on=fibre,lte:20
+host bob on=internet
+flow ann bob rate=20mbit size=1200 for=30s
+at 5s cut ann.lte
+at 6s cut fibre out
+at 7s mend ann.lte
+at 7s mend fibre
+at 8s down ann
+at 9s up ann
+at 10s every 600ms for 60s down ann.fibre
+at 10.3s every 600ms for 60s up ann.fibre
+at 11s set ann.lte delay=80ms
+at 12s every 1s for 2500ms set lte rate=8mbit
+at 12.5s every 1s for 2500ms set lte rate=16mbit
+expect ann bob carries 19mbit within 2s for 5s
+expect ann bob carries 500kbit within 150ms after cut fibre out
+expect ann bob loses at most 5 through cut ann.lte
+expect lte idle for 5s
+expect ann.fibre idle for 200ms after down ann.fibre
+`
+	s, err := Parse("links", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := s.Host("ann")
+	if d := cmp.Diff([]Leg{{"fibre", 0}, {"lte", 20}}, ann.Legs()); d != "" || ann.On != "fibre" || !ann.Metrics() || s.Host("bob").Metrics() {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	out, in := vnet.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.01, Queue: 64000}, vnet.LinkConfig{Delay: 35 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.01}
+	if d := cmp.Diff(Link{out, in}, s.Router("lte").Link); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if l := s.Router("fibre").Link; l.Out.Rate != 10e6 || l.In.Rate != 50e6 || l.Out.Delay != l.In.Delay {
+		t.Errorf("the fibre is %+v", l)
+	}
+	if f := s.Flows[0]; f.Every != 480*time.Microsecond {
+		t.Errorf("20 Mbit/s in packets of 1200 bytes are one every %v", f.Every)
+	}
+	for _, c := range []struct {
+		name  string
+		index int
+		all   bool
+	}{{"ann", 0, true}, {"ann.fibre", 0, false}, {"ann.lte", 1, false}, {"bob", 0, false}} {
+		if h, index, all := s.Leg(c.name); h == nil || index != c.index || all != c.all {
+			t.Errorf("%s is link %d of %v, or all: %v", c.name, index, h, all)
+		}
+	}
+	if h, _, _ := s.Leg("bob.fibre"); h != nil {
+		t.Error("bob has no such link")
+	}
+	// What repeats itself happens each time, in order, and each set builds on the one before.
+	story := s.Story()
+	downs, rates := 0, []float64{}
+	for i, e := range story {
+		if i > 0 && e.At < story[i-1].At || e.Every != 0 {
+			t.Fatalf("%v at %v comes after %v", e, e.At, story[i-1].At)
+		}
+		if e.String() == "down ann.fibre" {
+			downs++
+		}
+		if e.Verb == Set && e.Args[0] == "lte" {
+			rates = append(rates, e.Link.Out.Rate)
+			if e.Link.In.Delay != 35*time.Millisecond {
+				t.Errorf("%v forgets the delay", e)
+			}
+		}
+	}
+	if d := cmp.Diff([]float64{8e6, 16e6, 8e6, 16e6, 8e6, 16e6}, rates); d != "" || downs != 100 {
+		t.Errorf("it goes down %d times, and rates are (-want +got)\n%s", downs, d)
+	}
+	if n := len(s.Expect[4].Times(s)); n != 100 {
+		t.Errorf("what is expected after each of 100 downs is judged %d times", n)
+	}
+	if !strings.Contains(string(Format(s)), "at 10s every 600ms for 60s down ann.fibre\n") || !strings.Contains(string(Format(s)), "jitter=-/5ms") {
+		t.Errorf("it is written as\n%s", Format(s))
+	}
+	again, err := Parse("links", Format(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(s, again, equal...); d != "" {
+		t.Errorf("(-read +read again)\n%s", d)
 	}
 }
 
@@ -232,6 +323,39 @@ func TestAMistakeIsNamedWithItsLineAndWhatWasExpected(t *testing.T) {
 		{"host x on=internet\nexpect ann x loses nothing", "no data flows between ann and x"},
 		{"limit 10s", "this happens at 20s, and the limit is 10s"},
 		{"limit 30s\nexpect ann bob direct within 31s", "this is decided 31s after the beginning, and the limit is 30s"},
+		{"host x on=home,home", "x has two links to home"},
+		{"host x on=home,hme", `"hme" is no network: did you mean home?`},
+		{"host x on=home,internet:0", `"home,internet:0" is no value of on: expected the name of a router`},
+		{"host x on=home,", "is no value of on"},
+		{"relay x on=internet,home", "x is a relay: expected one network, and no metric"},
+		{"relay x on=internet:5", "x is a relay: expected one network, and no metric"},
+		{"host x on=home,internet\nat 5s move x to home", "x moves once, and with one link"},
+		{"host x on=home,internet\nat 5s readdress x", "x has several links: expected the readdress of a router"},
+		{"host x on=home,internet\nat 5s set x loss=5%", "x has several links: expected set x.home, or another of them"},
+		{"host x on=home,internet\nat 5s cut x.hom", `"x.hom" is no router or host: did you mean x.home?`},
+		{"at 5s every 1s move ann to internet", "how often and for how long?"},
+		{"at 5s every 1s for 1s rebind home", "how often and for how long?"},
+		{"at 5s every 1ms for 1s rebind home", "how often and for how long? expected every, a time of at least 10ms"},
+		{"at 5s every 10ms for 1m rebind home", "at most 1000 times"},
+		{"at 5s every 10s for 1m move ann to internet", "ann moves once"},
+		{"at 5s cut home up", "expected cut NAME [out or in]"},
+		{"at 5s cut", "expected cut NAME"},
+		{"at 5s mend hom", `"hom" is no router or host: did you mean home?`},
+		{"router x on=internet nat=none rate=-/-", `"-/-" is no value of rate`},
+		{"router x on=internet nat=none rate=1mbit/", `"1mbit/" is no value of rate`},
+		{"router x on=internet nat=none delay=1ms/2ms/3ms", "is no value of delay: expected a time such as 250ms, 1.5s or 2m, up to 24h, or two, outwards/inwards"},
+		{"flow ann bob rate=1gbit", "at least 100us between two packets"},
+		{"flow ann bob rate=1mbit every=1ms", "expected every= and a time, or rate="},
+		{"expect ann bob carries", "carries how much?"},
+		{"expect ann bob carries lots", "carries how much? expected a rate such as 10mbit"},
+		{"expect ann bob carries 1mbit", "by when, or for how long?"},
+		{"expect ann bob carries 1mbit within 1s through rebind home", "through stands where after should"},
+		{"expect ann bob loses at most 0", "expected: loses nothing, or loses at most, and a number"},
+		{"expect ann bob loses at most", "expected: loses nothing, or loses at most"},
+		{"expect home idle after rebind home", "idle for how long?"},
+		{"expect home idle within 5s", "within says by when"},
+		{"expect hme idle for 5s", `"hme" is no router, or link of a host: did you mean home?`},
+		{"expect home idle for 5s after forget home", `"forget home" does not happen`},
 		{"about", "about what?"},
 		{"about \x00", "this is not text"},
 		{"about \xff", "this is not text"},
@@ -326,6 +450,9 @@ func drawText(t *rapid.T) string {
 			fmt.Sprintf("rate=%dkbit", rapid.IntRange(1, 1e6).Draw(t, "rate")),
 			fmt.Sprintf("rate=%.3fmbit", rapid.Float64Range(0.001, 1e4).Draw(t, "rate")),
 			fmt.Sprintf("queue=%dB", rapid.IntRange(1, 1e6).Draw(t, "queue")),
+			fmt.Sprintf("queue=%dB/-", rapid.IntRange(1, 1e6).Draw(t, "queue")),
+			"jitter=" + duration.Draw(t, "jitter") + "/" + duration.Draw(t, "jitter"),
+			fmt.Sprintf("rate=-/%dkbit", rapid.IntRange(1, 1e6).Draw(t, "rate")),
 		}).Draw(t, "link")
 	})
 	nats := []string{"none", "firewall", "none-ADF", "kernel"}
@@ -351,6 +478,9 @@ func drawText(t *rapid.T) string {
 	for _, name := range []string{"ann", "bob"} {
 		line("host %s on=%s start=%s", name, pick("on", networks...), duration.Draw(t, "start"))
 	}
+	if len(networks) > 1 {
+		line("host eve on=%s,%s:%d", networks[0], networks[1], rapid.IntRange(1, maxMetric).Draw(t, "metric"))
+	}
 	if rapid.Bool().Draw(t, "about") {
 		line("about %s", rapid.StringMatching(`[a-zA-Z#=., ]*[a-z]`).Draw(t, "about"))
 	}
@@ -358,15 +488,19 @@ func drawText(t *rapid.T) string {
 	line("flow ann bob every=%s size=%d", "1h"+duration.Draw(t, "every"), rapid.IntRange(1, 1400).Draw(t, "size"))
 	events := []string{"readdress ann", "down bob", "up bob", "restart hub", "stop ann", "start ann",
 		"set ann " + link.Draw(t, "link"), "set bob delay=0s " + strings.Replace(link.Draw(t, "link"), "delay", "jitter", 1)}
+	if len(networks) > 1 {
+		events = append(events, "down eve", "cut eve.internet", "mend eve.r0", "set eve.r0 "+link.Draw(t, "link"))
+	}
 	if len(depth) > 0 {
-		events = append(events, "block udp on r0", "allow udp on r0", "forget r0", "down r0", "set r0 loss=7%")
+		events = append(events, "cut r0 in", "block udp on r0", "allow udp on r0", "forget r0", "down r0", "set r0 loss=7%")
 	}
 	for _, e := range rapid.SliceOf(rapid.SampledFrom(events)).Draw(t, "events") {
-		line("at %s %s", duration.Draw(t, "at"), e)
+		line("at %s %s%s", duration.Draw(t, "at"), pick("repetition", "", "", "every 5s for 1m "), e)
 		line("expect ann bob %s %s", pick("expectation", "stays direct through", "loses nothing through", "silent at most 3s for 9s through",
-			"direct within 5s after", "relay for 7s after", "none within 1m for 1h after"), e)
+			"direct within 5s after", "relay for 7s after", "none within 1m for 1h after",
+			"loses at most 7 through", "carries 1500bit within 1s after", "carries 1mbit for 3s after"), e)
 	}
-	line("expect ann bob %s", pick("expectation", "direct within 5s", "relay for 1m", "loses nothing", "silent at most 2s"))
+	line("expect ann bob %s", pick("expectation", "direct within 5s", "relay for 1m", "loses nothing", "silent at most 2s", "carries 7mbit within 1s for 5s"))
 	return b.String()
 }
 

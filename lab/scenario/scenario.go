@@ -100,20 +100,23 @@ func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // A Host is a machine.
 type Host struct {
-	Name  string        `json:"name"`
-	On    string        `json:"on"`
-	Role  Role          `json:"role"`
-	IPv6  bool          `json:"ipv6,omitempty"`
-	Start time.Duration `json:"start_ns,omitzero"` // when it is switched on
-	Link  Link          `json:"link"`
-	Run   []string      `json:"run,omitempty"` // commands, started in this order and left running
-	Line  int           `json:"-"`
+	Name string `json:"name"`
+	On   string `json:"on"` // of several, the first
+	// Places are all networks that it has a link to, with metrics; empty: On alone.
+	Places []Leg         `json:"places,omitempty"`
+	Role   Role          `json:"role"`
+	IPv6   bool          `json:"ipv6,omitempty"`
+	Start  time.Duration `json:"start_ns,omitzero"` // when it is switched on
+	Link   Link          `json:"link"`              // of several, each
+	Run    []string      `json:"run,omitempty"`     // commands, started in this order and left running
+	Line   int           `json:"-"`
 }
 
 // A Flow is data from one node to another in even steps. What it loses is counted.
 type Flow struct {
 	From, To string
 	Every    time.Duration
+	Rate     float64       // bit/s, which Every follows from; 0: Every was said
 	Size     int           // bytes of a packet of the overlay; 0: 100
 	Start    time.Duration // the first one
 	For      time.Duration // 0: to the end
@@ -131,9 +134,11 @@ const (
 	Rebind    Verb = "rebind"    // router: every mapping moves to another port
 	Readdress Verb = "readdress" // router: another address outside; host: another address where it is
 	Move      Verb = "move"      // host, network: it leaves one network and joins another
-	Down      Verb = "down"      // router or host: its link outwards carries nothing
-	Up        Verb = "up"        // router or host: it does again
-	Set       Verb = "set"       // router or host, then key=value...: its link is another from now on
+	Down      Verb = "down"      // router or host, or one link of a host: it goes down, which a host sees
+	Up        Verb = "up"        // the same: it is up again
+	Cut       Verb = "cut"       // the same, perhaps one direction, out or in: it carries nothing, and nobody is told
+	Mend      Verb = "mend"      // the same: it does again
+	Set       Verb = "set"       // the same, then key=value...: the link is another from now on
 	Restart   Verb = "restart"   // host: what runs on it is stopped and started
 	Stop      Verb = "stop"      // host: what runs on it is stopped
 	Start     Verb = "start"     // host: it is started again
@@ -141,10 +146,12 @@ const (
 
 // An Event happens to the network.
 type Event struct {
-	At   time.Duration `json:"at_ns"`
-	Verb Verb          `json:"verb"`
-	Args []string      `json:"args"`
-	// Link is the whole link of a set event as it is afterwards; of the others it is zero.
+	At    time.Duration `json:"at_ns"`
+	Every time.Duration `json:"every_ns,omitempty"` // it happens again and again so often, 0: once,
+	For   time.Duration `json:"for_ns,omitempty"`   // until so long after At
+	Verb  Verb          `json:"verb"`
+	Args  []string      `json:"args"`
+	// Link is the whole link of a set event as it is afterwards, the first time; of the others it is zero.
 	Link Link `json:"link,omitzero"`
 	Line int  `json:"-"`
 }
@@ -160,9 +167,11 @@ type Probe struct {
 	Line    int `json:"-"`
 }
 
-// An Expectation is about the pair A and B. Exactly one of three things is expected: with Gap, that no data of the
-// pair's flows is missed for longer than Gap; with Stays, that Path is in use all the time from After on, for Hold;
-// else that Path is in use at some time within Within, and from then on for Hold.
+// An Expectation is about the pair A and B, or the link A. Exactly one thing is expected: with Gap, that no data of the
+// pair's flows is missed for longer than Gap; with Whole, that no more than Lost packets of them are lost; with Rate,
+// that they bring so much from Within on, for Hold; with Idle, that the link carries next to nothing for Hold; with Stays,
+// that Path is in use all the time from After on, for Hold; else that Path is in use at some time within Within, and from
+// then on for Hold.
 type Expectation struct {
 	A, B   string
 	Path   weft.PathKind
@@ -170,7 +179,10 @@ type Expectation struct {
 	Hold   time.Duration
 	Stays  bool
 	Gap    time.Duration // the longest silence of a flow; a lost packet of a flow counts as one step of it
-	Whole  bool          // instead of Gap: not one packet is lost
+	Whole  bool          // instead of Gap: no more than Lost packets are lost
+	Lost   int           // with Whole
+	Rate   float64       // bit/s of the overlay's packets that arrive, on average
+	Idle   bool          // of the link A
 	After  string        // an event (Event.String); empty: time zero. Of several alike, each
 	Line   int           `json:"-"`
 }
@@ -237,6 +249,10 @@ type FlowResult struct {
 	Sent    int           `json:"sent"`
 	Lost    int           `json:"lost"`
 	Silence time.Duration `json:"longest_silence_ns"`
+	// OutOfOrder are those that came after one that was sent later, and Rate is what came, in bit/s, from the first
+	// that came to the last.
+	OutOfOrder int     `json:"out_of_order,omitempty"`
+	Rate       float64 `json:"rate_bits,omitempty"`
 }
 
 // A Packet is one step of a datagram on its way, for people: timelines and sequence diagrams.

@@ -34,9 +34,10 @@ func (r Result) Print(to io.Writer) error {
 		table(w, rows)
 	}
 	if len(r.Flows) > 0 {
-		rows := [][]string{{"flow", "sent", "lost", "longest silence"}}
+		rows := [][]string{{"flow", "sent", "lost", "longest silence", "out of order", "rate"}}
 		for _, f := range r.Flows {
-			rows = append(rows, []string{f.From + " to " + f.To, fmt.Sprint(f.Sent), fmt.Sprint(f.Lost), seconds(f.Silence)})
+			rows = append(rows, []string{f.From + " to " + f.To, fmt.Sprint(f.Sent), fmt.Sprint(f.Lost), seconds(f.Silence),
+				fmt.Sprint(f.OutOfOrder), megabits(f.Rate)})
 		}
 		table(w, rows)
 	}
@@ -80,7 +81,7 @@ type line struct {
 // packet that was traced. Packets alike in a row are one line.
 func WriteTimeline(to io.Writer, s Scenario, r Result) error {
 	var lines []line
-	for _, e := range s.Events {
+	for _, e := range s.Story() {
 		if e.At <= r.Elapsed {
 			lines = append(lines, line{at: e.At, text: "*** " + e.String()})
 		}

@@ -39,7 +39,7 @@ func TestAResultIsPrintedForPeople(t *testing.T) {
 		Scenario: "x", Backend: "vnet", Seed: 3, Elapsed: 5 * time.Second,
 		Outcomes: []Outcome{{"ann bob direct within 5s", 3, true, "direct at 1s, after 1s"}, {"ann bob loses nothing", 4, false, "2 packets lost"}},
 		Pairs:    []PairResult{{A: "ann", B: "bob", Path: weft.PathDirect, DirectAfter: time.Second, Packets: 12, Way: "plain", Reason: "it answered"}},
-		Flows:    []FlowResult{{"ann", "bob", 100, 2, 40 * time.Millisecond}},
+		Flows:    []FlowResult{{"ann", "bob", 100, 2, 40 * time.Millisecond, 3, 1234567}},
 	}
 	var b strings.Builder
 	if err := r.Print(&b); err != nil {
@@ -54,8 +54,8 @@ func TestAResultIsPrintedForPeople(t *testing.T) {
   pair       path    found  direct after  packets  why
   ann - bob  direct  plain  1s            12       it answered
 
-  flow        sent  lost  longest silence
-  ann to bob  100   2     0.04s
+  flow        sent  lost  longest silence  out of order  rate
+  ann to bob  100   2     0.04s            3             1.235 Mbit/s
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant\n%s", b.String(), want)

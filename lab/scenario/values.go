@@ -93,6 +93,20 @@ const (
 	sizeExpected  = "a number of bytes such as 64KB or 1500B"
 )
 
+func parseRate(s string) (float64, bool) {
+	v, ok := parseScaled(s, rateUnits, maxRate)
+	return v, ok && v > 0
+}
+
+func formatRate(v float64) string { return formatScaled(v, rateUnits) }
+
+func parseSize(s string) (int, bool) {
+	v, ok := parseScaled(s, sizeUnits, maxQueue)
+	return int(v), ok && v >= 1 && v == float64(int(v))
+}
+
+func formatSize(v int) string { return formatScaled(float64(v), sizeUnits) }
+
 func parseShare(s string) (float64, bool) {
 	if number, ok := strings.CutSuffix(s, "%"); ok {
 		v, ok := parseNumber(number)

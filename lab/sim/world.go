@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -54,7 +55,7 @@ func newWorld(s scenario.Scenario, o scenario.Options) (*world, error) {
 	for _, f := range s.Flows {
 		w.flows = append(w.flows, newFlow(w, f))
 	}
-	for _, e := range s.Events {
+	for _, e := range s.Story() {
 		w.net.After(e.At, func(now time.Time) {
 			w.say("%s", e)
 			if err := w.happen(now, e); err != nil && w.err == nil {
@@ -111,7 +112,10 @@ func (w *world) addRouter(outer *vnet.Segment, r scenario.Router) error {
 			c.Public = append(c.Public, a)
 		}
 	}
-	router, err := outer.AddRouter(r.Name, c, r.Link)
+	router, err := outer.AddRouter(r.Name, c, r.Link.Out)
+	if err == nil {
+		err = router.SetLinks(r.Link.Out, r.Link.In)
+	}
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,10 @@ func (w *world) addMachines() error {
 		if seg == nil {
 			return fmt.Errorf("%s is on %s, which is no network", h.Name, h.On)
 		}
-		host, err := seg.AddHost(h.Name, h.Link)
+		host, err := seg.AddHost(h.Name, h.Link.Out)
+		if err == nil {
+			err = host.SetLinks(h.Link.Out, h.Link.In)
+		}
 		if err != nil {
 			return err
 		}
@@ -230,9 +237,9 @@ func (w *world) happen(now time.Time, e scenario.Event) (err error) {
 		w.setUp(now, name, e.Verb == scenario.Up)
 	case scenario.Set:
 		if r != nil {
-			return r.SetLink(e.Link)
+			return r.SetLinks(e.Link.Out, e.Link.In)
 		}
-		return m.host.SetLink(e.Link)
+		return m.host.SetLinks(e.Link.Out, e.Link.In)
 	case scenario.Stop:
 		w.stop(now, m)
 	case scenario.Start:
@@ -255,7 +262,8 @@ func (w *world) move(now time.Time, m *machine, to string) error {
 	if seg == nil {
 		return fmt.Errorf("%s is no network", to)
 	}
-	if err := m.host.Move(seg, m.host.Link()); err != nil {
+	out, in := m.host.Links()
+	if err := errors.Join(m.host.Move(seg, out), m.host.SetLinks(out, in)); err != nil {
 		return err
 	}
 	m.on = to
@@ -285,10 +293,12 @@ func (w *world) setUp(now time.Time, name string, up bool) {
 // leg is how long a packet takes from a machine to the internet, or back, and whether one gets there at all. It
 // is what streams are made of, which no NAT keeps from passing.
 func (w *world) leg(m *machine) (delay time.Duration, up bool) {
-	delay, up = m.host.Link().Delay, !w.down[m.spec.Name]
+	out, _ := m.host.Links()
+	delay, up = out.Delay, !w.down[m.spec.Name]
 	for at := m.on; at != scenario.Internet; {
 		r := w.routers[at]
-		delay += r.Link().Delay
+		out, _ := r.Links()
+		delay += out.Delay
 		up = up && !w.down[at]
 		at = w.s.Router(at).On
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -16,38 +17,75 @@ const (
 	lastEphemeral  = 60999
 )
 
-// Host is a machine with one link, one IPv4 address, perhaps an IPv6 address, and UDP sockets.
+// Host is a machine with one IPv4 address on its link, perhaps an IPv6 address, and UDP sockets. It may have more links
+// than the first, which is its own [Leg]: what it sends by no link in particular leaves by that one.
 type Host struct {
+	Leg
+	legs    []*Leg // the others
+	wants6  bool
+	sockets map[uint16]*Socket
+}
+
+// A Leg is one link of a host's, and the host's addresses there.
+type Leg struct {
+	host        *Host
 	plug        *plug
 	addr, addr6 netip.Addr
-	wants6      bool
-	sockets     map[uint16]*Socket
+	bound       map[uint16]*Socket // to this link alone, by port
 }
 
 // Name is the host's.
 func (h *Host) Name() string { return h.plug.name }
 
-// Addr is its present IPv4 address.
-func (h *Host) Addr() netip.Addr { return h.addr }
+// AddLeg gives the host another link, to another segment. It has an IPv6 address there if the host has them and the
+// segment has some. Names are for traces.
+func (h *Host) AddLeg(name string, to *Segment, link LinkConfig) (*Leg, error) {
+	l, err := to.attach(name, link)
+	if err != nil {
+		return nil, err
+	}
+	g := &Leg{host: h, plug: l}
+	l.leg = g
+	if g.addr, err = to.join(l, false); err == nil {
+		err = g.join6()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be added: %w", name, err)
+	}
+	to.network.names[name] = true
+	h.legs = append(h.legs, g)
+	return g, nil
+}
 
-// Addr6 is its present IPv6 address; the zero Addr if it has none.
-func (h *Host) Addr6() netip.Addr { return h.addr6 }
+// Legs are all links of the host, the first first.
+func (h *Host) Legs() []*Leg { return append([]*Leg{&h.Leg}, h.legs...) }
 
-// Segment is where it is at present.
-func (h *Host) Segment() *Segment { return h.plug.segment }
+// Addr is the present IPv4 address there.
+func (g *Leg) Addr() netip.Addr { return g.addr }
+
+// Addr6 is the present IPv6 address there; the zero Addr if there is none.
+func (g *Leg) Addr6() netip.Addr { return g.addr6 }
+
+// Segment is where it leads at present.
+func (g *Leg) Segment() *Segment { return g.plug.segment }
 
 // EnableIPv6 gives it an address where the segment has some, at once and wherever it moves.
 func (h *Host) EnableIPv6() error {
-	if !h.plug.segment.HasIPv6() {
+	if !slices.ContainsFunc(h.Legs(), func(g *Leg) bool { return g.plug.segment.HasIPv6() }) {
 		return fmt.Errorf("%s cannot have an IPv6 address: there is no IPv6 where it is", h.Name())
 	}
 	h.wants6 = true
-	return h.join6()
+	for _, g := range h.Legs() {
+		if err := g.join6(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (h *Host) join6() (err error) {
-	if h.wants6 && !h.addr6.IsValid() && h.plug.segment.HasIPv6() {
-		h.addr6, err = h.plug.segment.join(h.plug, true)
+func (g *Leg) join6() (err error) {
+	if g.host.wants6 && !g.addr6.IsValid() && g.plug.segment.HasIPv6() {
+		g.addr6, err = g.plug.segment.join(g.plug, true)
 	}
 	return err
 }
@@ -58,7 +96,7 @@ func (h *Host) Move(to *Segment, link LinkConfig) error {
 		return err
 	}
 	old, oldAddr, oldAddr6 := h.plug, h.addr, h.addr6
-	plug := &plug{network: old.network, name: old.name, segment: to, host: h, config: link}
+	plug := &plug{network: old.network, name: old.name, segment: to, leg: &h.Leg, up: lane{config: link}, down: lane{config: link}}
 	addr, err := to.join(plug, false)
 	if err != nil {
 		return fmt.Errorf("%s cannot move: %w", h.Name(), err)
@@ -72,18 +110,29 @@ func (h *Host) Move(to *Segment, link LinkConfig) error {
 	return h.join6()
 }
 
-// SetLink changes what its link does.
-func (h *Host) SetLink(c LinkConfig) error { return h.plug.setLink(c) }
+// SetLink changes what the link does, in both directions.
+func (g *Leg) SetLink(c LinkConfig) error { return g.plug.setLinks(c, c) }
 
-// Link is what its link does.
-func (h *Host) Link() LinkConfig { return h.plug.config }
+// SetLinks changes what it does on the way out and on the way in.
+func (g *Leg) SetLinks(out, in LinkConfig) error { return g.plug.setLinks(out, in) }
 
-// SetUp cuts the link, or mends it.
-func (h *Host) SetUp(up bool) { h.plug.off = !up }
+// Links are what it does on the way out and on the way in.
+func (g *Leg) Links() (out, in LinkConfig) { return g.plug.up.config, g.plug.down.config }
 
-// Socket is a UDP socket, of both families, bound to every address that its host ever has.
+// SetUp cuts the link, or mends it. What is under way inwards is lost.
+func (g *Leg) SetUp(up bool) { g.plug.off = !up }
+
+// SetCut makes a black hole of it, on the way out, on the way in, or both. What is under way arrives.
+func (g *Leg) SetCut(out, in bool) { g.plug.up.cut, g.plug.down.cut = out, in }
+
+// Carried is how many bytes of IP packets it has taken so far, outwards and inwards.
+func (g *Leg) Carried() (out, in uint64) { return g.plug.up.bytes, g.plug.down.bytes }
+
+// Socket is a UDP socket, of both families, bound to every address that its host ever has, or to one link and every
+// address that the host ever has there.
 type Socket struct {
 	host   *Host
+	leg    *Leg // nil: any
 	port   uint16
 	handle func(now time.Time, from netip.AddrPort, b []byte)
 }
@@ -92,25 +141,37 @@ type Socket struct {
 var ErrClosed = errors.New("the socket is closed")
 
 // Listen makes a socket on a port; 0: any free one.
-func (h *Host) Listen(port uint16) (*Socket, error) {
+func (h *Host) Listen(port uint16) (*Socket, error) { return h.listen(nil, h.sockets, port) }
+
+// Listen makes a socket of the host's that is bound to this link, as by SO_BINDTODEVICE: what it sends leaves by the
+// link, what comes in by the link for the port is its own before any other's. A port may be that of a socket that is
+// bound to another link, or to none.
+func (g *Leg) Listen(port uint16) (*Socket, error) {
+	if g.bound == nil {
+		g.bound = map[uint16]*Socket{}
+	}
+	return g.host.listen(g, g.bound, port)
+}
+
+func (h *Host) listen(on *Leg, taken map[uint16]*Socket, port uint16) (*Socket, error) {
 	if port == 0 {
-		if port = h.ephemeral(); port == 0 {
+		if port = h.ephemeral(taken); port == 0 {
 			return nil, fmt.Errorf("%s has no free port left", h.Name())
 		}
 	}
-	if h.sockets[port] != nil {
+	if taken[port] != nil {
 		return nil, fmt.Errorf("%s has a socket on port %d already", h.Name(), port)
 	}
-	s := &Socket{host: h, port: port}
-	h.sockets[port] = s
+	s := &Socket{host: h, leg: on, port: port}
+	taken[port] = s
 	return s, nil
 }
 
-func (h *Host) ephemeral() uint16 {
+func (h *Host) ephemeral(taken map[uint16]*Socket) uint16 {
 	const count = lastEphemeral - firstEphemeral + 1
 	first := h.plug.network.rng.IntN(count)
 	for i := range count {
-		if port := uint16(firstEphemeral + (first+i)%count); h.sockets[port] == nil {
+		if port := uint16(firstEphemeral + (first+i)%count); taken[port] == nil {
 			return port
 		}
 	}
@@ -128,48 +189,62 @@ func (s *Socket) Handle(f func(now time.Time, from netip.AddrPort, b []byte)) { 
 
 // Close frees the port. What arrives from then on is dropped.
 func (s *Socket) Close() {
-	if s.host.sockets[s.port] == s {
-		delete(s.host.sockets, s.port)
+	if m := s.among(); m[s.port] == s {
+		delete(m, s.port)
 	}
+}
+
+// among are the sockets that it is one of, until it is closed.
+func (s *Socket) among() map[uint16]*Socket {
+	if s.leg != nil {
+		return s.leg.bound
+	}
+	return s.host.sockets
 }
 
 // Send sends a datagram; ttl 0: DefaultTTL. An error says that this host cannot send it, never that it got lost.
 func (s *Socket) Send(to netip.AddrPort, b []byte, ttl uint8) error {
-	h := s.host
-	if h.sockets[s.port] != s {
+	h, by := s.host, s.leg
+	if s.among()[s.port] != s {
 		return ErrClosed
 	}
+	if by == nil {
+		by = &h.Leg
+	}
 	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	from := h.addr
+	from := by.addr
 	switch {
 	case !to.IsValid() || to.Port() == 0:
 		return fmt.Errorf("%v is nowhere to send to", to)
 	case to.Addr().Is6():
-		if from = h.addr6; !from.IsValid() {
+		if from = by.addr6; !from.IsValid() {
 			return fmt.Errorf("%s has no IPv6 address to send to %v from", h.Name(), to)
 		}
 	}
 	if ttl == 0 {
 		ttl = DefaultTTL
 	}
-	n := h.plug.network
+	n := by.plug.network
 	p := n.packet()
 	n.sent++
 	p.id, p.src, p.dst, p.ttl = n.sent, netip.AddrPortFrom(from, s.port), to, int(ttl)
 	p.data = append(p.data[:0], b...)
 	n.tell(p, Sent, h.Name(), Forward, p.src, p.dst)
-	h.plug.cross(p, true)
+	by.plug.cross(p, true)
 	return nil
 }
 
-func (h *Host) receive(p *packet) {
-	n := h.plug.network
-	s := h.sockets[p.dst.Port()]
-	if s == nil || p.dst.Addr() != h.addr && p.dst.Addr() != h.addr6 {
-		n.drop(p, h.Name(), DropNoListener)
+func (g *Leg) receive(p *packet) {
+	n := g.plug.network
+	s := g.bound[p.dst.Port()]
+	if s == nil {
+		s = g.host.sockets[p.dst.Port()]
+	}
+	if s == nil || p.dst.Addr() != g.addr && p.dst.Addr() != g.addr6 {
+		n.drop(p, g.host.Name(), DropNoListener)
 		return
 	}
-	n.tell(p, Arrived, h.Name(), Forward, p.src, p.dst)
+	n.tell(p, Arrived, g.host.Name(), Forward, p.src, p.dst)
 	if s.handle != nil {
 		s.handle(n.Now(), p.src, p.data)
 	}

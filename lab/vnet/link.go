@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -54,17 +55,19 @@ type plug struct {
 	network  *Network
 	name     string
 	segment  *Segment
-	host     *Host // either
+	leg      *Leg // either
 	router   *Router
-	config   LinkConfig
 	up, down lane
 	off      bool
 }
 
 // A lane is one direction of a link.
 type lane struct {
-	busy time.Duration // until when it has what to send
-	last time.Duration // when the last packet that kept its place arrives
+	config LinkConfig
+	cut    bool          // it swallows what it is given
+	busy   time.Duration // until when it has what to send
+	last   time.Duration // when the last packet that kept its place arrives
+	bytes  uint64        // of IP packets that it has taken
 }
 
 type packet struct {
@@ -89,7 +92,7 @@ func (l *plug) cross(p *packet, up bool) {
 	switch {
 	case v != Forward:
 		n.drop(p, l.name, v)
-	case at > n.now || !up && l.host != nil: // a socket's handler is never called from within a Send
+	case at > n.now || !up && l.leg != nil: // a socket's handler is never called from within a Send
 		e := n.event()
 		e.p, e.plug, e.up = p, l, up
 		n.schedule(at, e)
@@ -102,11 +105,12 @@ func (l *plug) cross(p *packet, up bool) {
 
 // crossing is when the packet will be over the link.
 func (l *plug) crossing(p *packet, up bool) (time.Duration, Verdict) {
-	c, n, way := &l.config, l.network, &l.down
+	n, way := l.network, &l.down
 	if up {
 		way = &l.up
 	}
-	if l.off {
+	c := &way.config
+	if l.off || way.cut {
 		return 0, DropDown
 	}
 	if c.Loss > 0 && n.rng.Float64() < c.Loss {
@@ -122,6 +126,7 @@ func (l *plug) crossing(p *packet, up bool) (time.Duration, Verdict) {
 		at += waiting + time.Duration(size*8/c.Rate*float64(time.Second))
 		way.busy = at
 	}
+	way.bytes += uint64(p.size())
 	at += c.Delay
 	if c.Jitter > 0 {
 		at += time.Duration(n.rng.Int64N(int64(c.Jitter) + 1))
@@ -144,13 +149,13 @@ func (l *plug) arrive(p *packet) {
 		l.router.inbound(p)
 		return
 	}
-	l.host.receive(p)
+	l.leg.receive(p)
 }
 
-func (l *plug) setLink(c LinkConfig) error {
-	if err := c.Check(); err != nil {
+func (l *plug) setLinks(out, in LinkConfig) error {
+	if err := errors.Join(out.Check(), in.Check()); err != nil {
 		return err
 	}
-	l.config = c
+	l.up.config, l.down.config = out, in
 	return nil
 }

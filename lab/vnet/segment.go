@@ -146,7 +146,7 @@ func (s *Segment) AddHost(name string, link LinkConfig) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.host, h.plug = h, l
+	l.leg, h.plug, h.host = &h.Leg, l, h
 	if h.addr, err = s.join(l, false); err != nil {
 		return nil, fmt.Errorf("%s cannot be added: %w", name, err)
 	}
@@ -161,7 +161,7 @@ func (s *Segment) attach(name string, link LinkConfig) (*plug, error) {
 	if err := s.network.vacant(name); err != nil {
 		return nil, err
 	}
-	return &plug{network: s.network, name: name, segment: s, config: link}, nil
+	return &plug{network: s.network, name: name, segment: s, up: lane{config: link}, down: lane{config: link}}, nil
 }
 
 // AddRouter attaches a router by a link of its outside; a segment of its own is inside. Without public addresses
@@ -258,14 +258,23 @@ func (r *Router) EnableIPv6(firewall NATConfig) (err error) {
 	return nil
 }
 
-// SetLink changes what its link outside does.
-func (r *Router) SetLink(c LinkConfig) error { return r.plug.setLink(c) }
+// SetLink changes what its link outside does, in both directions.
+func (r *Router) SetLink(c LinkConfig) error { return r.plug.setLinks(c, c) }
 
-// Link is what its link outside does.
-func (r *Router) Link() LinkConfig { return r.plug.config }
+// SetLinks changes what it does outwards and inwards.
+func (r *Router) SetLinks(out, in LinkConfig) error { return r.plug.setLinks(out, in) }
 
-// SetUp cuts the link, or mends it.
+// Links are what it does outwards and inwards.
+func (r *Router) Links() (out, in LinkConfig) { return r.plug.up.config, r.plug.down.config }
+
+// SetUp cuts the link, or mends it. What is under way inwards is lost.
 func (r *Router) SetUp(up bool) { r.plug.off = !up }
+
+// SetCut makes a black hole of it, outwards, inwards, or both. What is under way arrives.
+func (r *Router) SetCut(out, in bool) { r.plug.up.cut, r.plug.down.cut = out, in }
+
+// Carried is how many bytes of IP packets it has taken so far, outwards and inwards.
+func (r *Router) Carried() (out, in uint64) { return r.plug.up.bytes, r.plug.down.bytes }
 
 func (r *Router) natFor(a netip.Addr) *NAT {
 	if a.Is4() {
