@@ -78,6 +78,9 @@ func documents() map[string]any {
 			Untested: 3,
 			Events:   []weft.PathEvent{{At: at, Path: "direct 192.0.2.9:41641 by eth1", From: weft.PathActive, To: weft.PathSilent, Reason: "r"}},
 		},
+		"metrics": weft.Metrics{Schema: weft.SchemaVersion, Families: []weft.MetricFamily{{
+			Name: "weft_peer_online", Type: "gauge", Help: "h", Samples: []weft.MetricSample{{Labels: map[string]string{"peer": "db"}, Value: 1}},
+		}}},
 		"states of paths": []weft.PathState{
 			weft.PathInUse, weft.PathReady, weft.PathUntested, weft.PathFailed, weft.PathActive, weft.PathStandby, weft.PathSilent,
 			weft.PathReturning, weft.PathGone, weft.PathBonded,

@@ -54,6 +54,7 @@ var documents = map[string]any{
 	"weft ping":                          weft.PingReply{},
 	"weft explain":                       weft.Explanation{},
 	"weft paths":                         weft.Paths{},
+	"weft metrics":                       weft.Metrics{},
 	"weft netcheck":                      weft.Netcheck{},
 	"weft set":                           settingsDoc{},
 	"weft server":                        serverReady{},
@@ -262,6 +263,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"status", "weft status", ExitOK}, // of a peer with a path
 		{"explain ann", "weft explain", ExitOK},
 		{"paths ann", "weft paths", ExitOK},
+		{"metrics", "weft metrics", ExitOK},
 		{"paths cid", "", ExitFailed},
 		{"paths bob", "", ExitFailed},
 		{"explain cid", "", ExitFailed},

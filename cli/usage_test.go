@@ -38,6 +38,10 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"paths", "weft paths PEER"},
 		{"paths a b", "one word too many"},
 		{"paths a --watch=soon", "--watch"},
+		{"metrics x", "one word too many"},
+		{"metrics --listen 9470", "IP:PORT"},
+		{"metrics --listen 127.0.0.1:http", "is no port"},
+		{"metrics --listen=", "IP:PORT"},
 		{"ping", "weft ping PEER"},
 		{"ping a b", "one word too many"},
 		{"ping a -c -1", "-c must not be negative"},
@@ -128,7 +132,7 @@ func TestATokenInTheWrongPlaceIsNotRepeated(t *testing.T) {
 
 func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	dir := t.TempDir()
-	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "explain bob", "paths bob", "paths bob --watch", "ping bob", "netcheck --json", "set", "set port=auto"} {
+	for _, line := range []string{"status", "status --json", "status --watch", "up", "down", "logout", "explain bob", "paths bob", "paths bob --watch", "metrics", "ping bob", "netcheck --json", "set", "set port=auto"} {
 		t.Run(line, func(t *testing.T) {
 			r := inProcess(append([]string{"--socket", dir + "/s"}, strings.Fields(line)...)...)
 			r.err = strings.TrimPrefix(r.err, "asking the network's relays, some seconds ...\n")
@@ -149,7 +153,7 @@ func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 // A stranger reads the help of a command and nothing else.
 func TestEveryCommandExplainsItself(t *testing.T) {
 	documented := map[string]bool{"weft": true, "weft server": true, "weft node": true, "weft relay": true, "weft up": true, "weft status": true,
-		"weft ping": true, "weft explain": true, "weft paths": true, "weft netcheck": true, "weft bench overlay": true}
+		"weft ping": true, "weft explain": true, "weft paths": true, "weft metrics": true, "weft netcheck": true, "weft bench overlay": true}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		if c.Hidden || c.Name() == "help" || c.HasParent() && c.Parent().Name() == "completion" {

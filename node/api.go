@@ -109,6 +109,7 @@ func (d *Daemon) apiHandler() http.Handler {
 	}
 	owner("GET /v1/profile/{kind}", ServeProfile)
 	read("GET /v1/status", func(r *http.Request) (any, error) { return d.Status(r.Context()) })
+	read("GET /v1/metrics", func(r *http.Request) (any, error) { return d.Metrics(r.Context()) })
 	read("GET /v1/settings", func(*http.Request) (any, error) { return d.state.Settings(), nil })
 	read("GET /v1/netcheck", func(r *http.Request) (any, error) { return d.Netcheck(r.Context()) })
 	read("POST /v1/ping", func(r *http.Request) (any, error) {

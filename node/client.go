@@ -87,6 +87,12 @@ func (c *Client) Paths(ctx context.Context, peer string) (weft.Paths, error) {
 	return p, c.do(ctx, http.MethodPost, "/v1/paths", peerRequest{Peer: peer}, &p)
 }
 
+// Metrics asks for all counters and gauges.
+func (c *Client) Metrics(ctx context.Context) (weft.Metrics, error) {
+	var m weft.Metrics
+	return m, c.do(ctx, http.MethodGet, "/v1/metrics", nil, &m)
+}
+
 // Netcheck asks what the NATs on the way out do. It takes some seconds.
 func (c *Client) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 	var n weft.Netcheck
