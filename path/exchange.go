@@ -152,6 +152,7 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 	known := e.known && !restarted && m.Seq == e.last
 	if restarted {
 		a.restarted(now)
+		a.bond.theirs = false // until it tells of its links
 	}
 	e.session, e.last, e.known = m.Session, m.Seq, true
 	if m.HeardSession == a.cfg.Session && m.HeardSeq == e.seq || m.Known != 0 && m.Known == wire.Digest(a.local) {

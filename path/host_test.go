@@ -21,6 +21,9 @@ func (h *host) boot() {
 			b[i] = byte(w.rng.Uint32())
 		}
 	}})
+	h.agent.SetBonding(w.now, h.bonds)
+	h.agent.SetMetrics(w.now, h.metrics)
+	h.members = nil
 	h.agent.SetLocal(w.now, h.candidates())
 	h.agent.SetRelays(w.now, h.vias())
 	switch {
@@ -176,6 +179,7 @@ func (h *host) poll() {
 		}
 		w.note("%s: packets of %d by %v", h.name, m.Size, m.Via)
 	}
+	h.seated(out)
 	if via := h.agent.Selected(); h.mtu > 0 && via != (weft.Via{}) && h.sizes[via] == 0 {
 		w.t.Fatalf("%s sends by %v and was not told how much", h.name, via)
 	}

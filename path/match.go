@@ -14,6 +14,7 @@ type cell struct {
 	way          *pair
 	metric       int
 	cost         int64 // less is better
+	held         bool  // it is to be chosen whatever else there is
 }
 
 // impossible is the cost of two links between which there is no way: more than all others together.
@@ -35,13 +36,36 @@ func (c *cover) take(x cell) {
 	}
 }
 
+// worth compares two choices: positive if c uses more links than o, or as many of lower metrics, or of lower cost by so
+// much that it is felt.
+func (c *cover) worth(o *cover) int {
+	sums := func(c *cover) (metrics int, cost int64) {
+		for _, x := range c.cells {
+			metrics, cost = metrics+x.metric, cost+x.cost
+		}
+		return metrics, cost
+	}
+	m, cost := sums(c)
+	n, other := sums(o)
+	felt := 0
+	if len(c.cells) == len(o.cells) && cost*3/2+int64(keepMember) < other {
+		felt = 1
+	}
+	return cmp.Or(cmp.Compare(len(c.ours)+len(c.theirs), len(o.ours)+len(o.theirs)), cmp.Compare(n, m), felt)
+}
+
+// shares reports whether a cell of the cover has a link that another has, too.
+func (c *cover) shares(x cell) bool {
+	return slices.ContainsFunc(c.cells, func(y cell) bool { return y.way != x.way && (y.ours == x.ours || y.theirs == x.theirs) })
+}
+
 // covers tells which of a cell's links the cover has.
 func (c *cover) covers(x cell) (ours, theirs bool) {
 	return slices.Contains(c.ours, x.ours), slices.Contains(c.theirs, x.theirs)
 }
 
 // match chooses the cells that together use as many links as there are: those of the lowest metric first, and of each metric
-// first as many as share no link, then one for each link that is left, ours or not, unless later says that it is to be put off. No more than most are chosen, nor of one metric more than the side with more links has.
+// first those that are held, then as many as share no link, then one for each link that is left, ours or not, unless later says that it is to be put off. No more than most are chosen, nor of one metric more than the side with more links has.
 func match(cells []cell, most int, later func(x cell, ours bool) bool) (c cover) {
 	slices.SortStableFunc(cells, func(x, y cell) int {
 		return cmp.Or(cmp.Compare(x.metric, y.metric), cmp.Compare(x.cost, y.cost))
@@ -58,6 +82,11 @@ func match(cells []cell, most int, later func(x cell, ours bool) bool) (c cover)
 			whole.take(x)
 		}
 		room := min(most, len(c.cells)+max(len(whole.ours), len(whole.theirs)))
+		for _, x := range tier {
+			if x.held && len(c.cells) < room {
+				c.take(x)
+			}
+		}
 		var free []cell
 		for _, x := range tier {
 			if ours, theirs := c.covers(x); !ours && !theirs {

@@ -28,8 +28,8 @@ import (
 const (
 	// resettle is how often it is looked whether other members would be better, beside every change of what there is.
 	resettle = 5 * time.Second
-	// returnWithin is how long two links that share a way with no other are kept for the way between them that failed
-	// just now, before others take its place that share a link: those would have to go again when it is back.
+	// returnWithin is how long a way that failed just now is waited for before others take its place that share a link, which
+	// would have to go again when it is back; and how long others have to be better to take the place of members that work.
 	returnWithin = 2 * time.Second
 	// keepMember is by how much a way has to be faster to take a member's place: what changes costs more than it gains.
 	keepMember = 10 * time.Millisecond
@@ -67,7 +67,8 @@ type bonding struct {
 	next         time.Time
 	ways         []*pair // the members
 	list         []Member
-	lacks        bool // a link has no member, and might
+	worse        time.Time // since when others would be better; zero: they are the best
+	lacks        bool      // a link has no member, and might
 	changes      []MemberChange
 }
 
@@ -111,10 +112,12 @@ func (a *Agent) SetRelayLinks(now time.Time, links []wire.RelayLink) {
 // bonds reports whether there is anything to bond: bonding is wanted, and one of the two nodes has several links.
 func (a *Agent) bonds() bool { return a.bond.on && (a.bond.ours || a.bond.theirs) }
 
-// countLinks finds out which of the two nodes has several links. It is called whenever candidates changed.
+// countLinks finds out which of the two nodes has several links. It is called whenever candidates changed. Who had several and
+// has one left goes on as before: the others are down, and what went by them has to go by that one.
 func (a *Agent) countLinks() {
 	b := &a.bond
-	b.ours, b.theirs, b.dirty = len(a.ownLinks()) > 1, len(a.peerLinks()) > 1, true
+	several := func(was bool, n int) bool { return n > 1 || was && n == 1 }
+	b.ours, b.theirs, b.dirty = several(b.ours, len(a.ownLinks())), several(b.theirs, len(a.peerLinks())), true
 }
 
 // ownLinks are this node's links but the one that is none in particular.
@@ -240,9 +243,40 @@ func (a *Agent) assemble(now time.Time, out *Actions) {
 		return
 	}
 	b.dirty, b.next = false, now.Add(resettle)
-	chosen := match(a.cells(), wire.MaxBondPaths, func(x cell, ours bool) bool { return a.expected(now, x, ours) })
+	chosen := a.choices(now)
 	a.seat(now, out, chosen.cells)
 	a.lookFor(now, &chosen)
+}
+
+// choices are the members that there are to be. Those that are stay so as long as they carry, unless others would use more links
+// for a while: what a link that just came back needs another for may be there in a moment.
+func (a *Agent) choices(now time.Time) cover {
+	b := &a.bond
+	cells := a.cells()
+	later := func(x cell, ours bool) bool { return a.expected(now, x, ours) }
+	free := slices.Clone(cells)
+	kept := match(cells, wire.MaxBondPaths, later)
+	for i := range free {
+		free[i].held = false
+	}
+	best := match(free, wire.MaxBondPaths, later)
+	if best.worth(&kept) <= 0 {
+		b.worse = time.Time{}
+		return kept
+	}
+	if b.worse.IsZero() {
+		b.worse = now
+	}
+	settled := slices.ContainsFunc(kept.cells, func(x cell) bool {
+		return x.held && now.Sub(x.way.standing.joined) >= returnWithin && !kept.shares(x) &&
+			!slices.ContainsFunc(best.cells, func(y cell) bool { return y.way == x.way })
+	})
+	if settled && !a.due(now, b.worse.Add(returnWithin)) {
+		b.next = now
+		return kept
+	}
+	b.worse = time.Time{}
+	return best
 }
 
 // cells are the best ways that carry between each two links.
@@ -262,7 +296,7 @@ func (a *Agent) cells() (cells []cell) {
 	for i := range cells {
 		p := cells[i].way
 		cost := p.rtt.base()
-		if p.standing.in { // those that are stay, unless others are clearly better
+		if cells[i].held = p.standing.in; p.standing.in {
 			cost = max(0, cost*3/4-keepMember)
 		}
 		switch {
@@ -343,7 +377,7 @@ func (a *Agent) seat(now time.Time, out *Actions, cells []cell) {
 	}
 	for _, p := range b.ways {
 		if !p.standing.in {
-			p.standing.in = true
+			p.standing.in, p.standing.joined = true, now
 			a.tellChange(out, MemberChange{now, p.via, true, p.standing.whyJoined(p)})
 		}
 	}

@@ -91,8 +91,13 @@ type host struct {
 	uplinks  []*uplink // in place of the one, of a host with several
 	spares   map[weft.LinkID]netip.AddrPort
 	lastLink weft.LinkID
-	most     int       // spare sockets at once
-	noNAT    bool      // netcheck told nothing
+	most     int  // spare sockets at once
+	noNAT    bool // netcheck told nothing
+	bonds    bool // members are wanted
+	metrics  map[weft.LinkID]int
+	members  []Member // as of the last change
+	joins    int      // of members, so far
+	bonding  bondFlow
 	told     *weft.NAT // instead of what is so
 	leads    bool
 	budget   *Budget
@@ -136,6 +141,7 @@ type payload struct {
 	relayed  bool
 	ttl      uint8
 	whole    bool
+	pooled   bool // of a bondFlow
 }
 
 var (
@@ -283,6 +289,11 @@ func (h *host) receive(session uint32, via weft.Via, p payload) {
 	if p.m != nil {
 		h.agent.Handle(h.w.now, via, p.m)
 		h.poll()
+		return
+	}
+	if p.pooled {
+		h.pooled(p)
+		h.count(via, p.size, false)
 		return
 	}
 	f := &p.from.flow

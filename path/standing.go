@@ -33,6 +33,7 @@ const (
 // its health says.
 type standing struct {
 	in      bool      // it is a member
+	joined  time.Time // since when
 	carries bool      // it could be one
 	seek    bool      // it is asked in quick succession whether it carries again
 	out     time.Time // when it stopped carrying; zero: it has not
@@ -40,6 +41,7 @@ type standing struct {
 	since   time.Time // from when on it answers again, without a gap; zero: it does not
 	heard   time.Time // its last answer since it is out
 	missed  bool      // it was silent while it was out: pings are lost where data is
+	suspect bool      // it is out because another way by one of its links is
 	flaps   int       // failures, each soon after it was back
 	back    time.Time
 }
@@ -49,7 +51,7 @@ func (s *standing) fail(now time.Time, why string) {
 	if s.in {
 		s.flaps = Flaps(now, s.back, s.flaps)
 	}
-	s.out, s.why, s.since, s.heard, s.missed = now, why, time.Time{}, time.Time{}, false
+	s.out, s.why, s.since, s.heard, s.missed, s.suspect = now, why, time.Time{}, time.Time{}, false, false
 }
 
 // Flaps counts how often in a row something failed soon after it was back, from what it was before this failure.
@@ -72,18 +74,21 @@ func growing(flaps int, first, last time.Duration) time.Duration {
 
 // rest is how long it has to answer without a gap to be good again.
 func (s *standing) rest() time.Duration {
-	if s.missed {
+	switch {
+	case s.missed:
 		return Rest(s.flaps)
+	case s.suspect:
+		return 0
 	}
 	return growing(s.flaps, holeFirst, holeLast)
 }
 
-// answered takes an answer to a ping that was sent while it was out, and reports whether it carries again. A longer time than
-// gap between two answers begins the count anew.
-func (s *standing) answered(now time.Time, gap time.Duration) bool {
-	last := s.heard
+// answered takes an answer to a ping that was sent while it was out, with one in every, and reports whether it carries again. Two
+// answers that are missing begin the count anew; one is lost now and then.
+func (s *standing) answered(now time.Time, r *rtt, every time.Duration) bool {
+	last, gap := s.heard, 2*every+4*r.variation+20*time.Millisecond
 	if last.IsZero() {
-		last = s.out
+		last, gap = s.out, gap+r.smoothed
 	}
 	if late := now.Sub(last) > gap; s.since.IsZero() || late {
 		s.since, s.missed = now, s.missed || late
@@ -115,7 +120,10 @@ func (a *Agent) Silent(now time.Time, via weft.Via, reason string) {
 			q.check(now, 0)
 			continue
 		}
-		a.stops(now, q, "a way by the same link is silent")
+		if q.standing.out.IsZero() {
+			a.stops(now, q, "a way by the same link is silent")
+			q.standing.suspect, q.standing.flaps = true, max(q.standing.flaps, p.standing.flaps)
+		}
 	}
 }
 
@@ -132,7 +140,7 @@ func (a *Agent) stops(now time.Time, p *pair, why string) {
 // vouches takes an answer to a ping that was sent at some time by a pair that had stopped carrying.
 func (a *Agent) vouches(now time.Time, p *pair, sent time.Time) {
 	s := &p.standing
-	if s.out.IsZero() || sent.Before(s.out) || !s.answered(now, p.rtt.timeout()+2*a.seekEvery(now, p)) {
+	if s.out.IsZero() || sent.Before(s.out) || !s.answered(now, &p.rtt, a.seekEvery(now, p)) {
 		return
 	}
 	a.bond.dirty = true
