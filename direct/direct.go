@@ -76,7 +76,17 @@ type Conn struct {
 	Via    weft.Via    // the link of ours, and the other end
 	Far    weft.LinkID // the peer's number of its link
 	Dialed bool        // by this node
+	self   weft.NodeID
 }
+
+// SendTo sends datagrams to the peer, whatever number is given: there is nobody else. It copies them and returns: what the
+// connection cannot take soon enough is dropped, oldest first. The error is of one that has ended.
+func (x *Conn) SendTo(_ weft.NodeID, datagrams [][]byte) error {
+	return x.Pipe.SendTo(x.self, datagrams)
+}
+
+// SendAhead sends one datagram before those that wait.
+func (x *Conn) SendAhead(_ weft.NodeID, b []byte) error { return x.Pipe.SendAhead(x.self, b) }
 
 // A Connector listens, dials, and knows all connections. Its methods may be called at once.
 type Connector struct {
@@ -207,6 +217,7 @@ func (c *Connector) begin(x *Conn, conn net.Conn, box key.Box) error {
 	if t, ok := conn.(*net.TCPConn); ok {
 		_ = t.SetLinger(0) // what a connection still holds when it ends is late; and its other end hears of the end at once
 	}
+	x.self = c.cfg.Self
 	x.Pipe = relay.NewPipe(conn, relay.PipeConfig{
 		Name: "the peer at " + x.Via.Addr.String(),
 		Deliver: func(src weft.NodeID, datagrams [][]byte) {
