@@ -8,15 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"weft/lab/router"
 	"weft/lab/scenario"
 )
 
 const (
 	// firstFlowPort is where the first flow arrives; the others count up from it.
 	firstFlowPort = 40000
-	// flowSize is that of a flow's packet where it says none, and overhead what IPv4 and UDP have of it.
-	flowSize = 100
+	// overhead is what IPv4 and UDP have of a flow's packet.
 	overhead = 20 + 8
+	// flowBuffer holds what a fast flow brings while its reader has no processor, in bytes.
+	flowBuffer = 4 << 20
 )
 
 // A flow is numbered datagrams over the overlay, from one node to another.
@@ -57,19 +59,19 @@ func (f *flow) run(w *world, at netip.AddrPort) {
 		return
 	}
 	defer mouth.Close()
-	size := f.Size
-	if size == 0 {
-		size = flowSize
-	}
-	packet := make([]byte, max(8, size-overhead))
-	timer := time.NewTimer(0)
+	ear.SetReadBuffer(flowBuffer) // as far as the kernel allows it
+	packet := make([]byte, max(8, f.Bytes()-overhead))
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for n := 0; f.For == 0 || time.Duration(n)*f.Every < f.For; n++ {
-		timer.Reset(time.Until(w.began.Add(f.Start + time.Duration(n)*f.Every)))
-		select {
-		case <-w.ctx.Done():
-			return
-		case <-timer.C:
+		// What is due already goes at once: timers are late by more than fast flows' steps.
+		if wait := time.Until(w.began.Add(f.Start + time.Duration(n)*f.Every)); wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-w.ctx.Done():
+				return
+			case <-timer.C:
+			}
 		}
 		f.mu.Lock()
 		f.sent = n + 1
@@ -117,4 +119,32 @@ func (w *world) flowHistories() (list []scenario.FlowHistory) {
 		f.mu.Unlock()
 	}
 	return list
+}
+
+// noteLinks tells the history what the links have carried so far of which somebody expects something.
+func (w *world) noteLinks(at time.Duration) error {
+	for _, e := range w.Expect {
+		if !e.Idle {
+			continue
+		}
+		bytes, err := w.carried(e.A)
+		if err != nil {
+			return err
+		}
+		w.history.Carried(at, e.A, bytes)
+	}
+	return nil
+}
+
+// carried is how many bytes a link has carried so far, both directions together.
+func (w *world) carried(link string) (uint64, error) {
+	count := func(out, in router.WireCounts, err error) (uint64, error) { return out.Bytes + in.Bytes, err }
+	if r := w.routers[link]; r != nil {
+		return count(r.LinkCounts())
+	}
+	h, index, _ := w.Leg(link)
+	if index > 0 {
+		return count(w.hosts[h.Name].legs[index-1].LinkCounts())
+	}
+	return count(w.hosts[h.Name].host.LinkCounts())
 }

@@ -90,6 +90,9 @@ func (w *world) watch() error {
 		}
 		v.settle(looked)
 		w.history.SetFlows(w.flowHistories())
+		if err := w.noteLinks(looked.Sub(w.began)); err != nil {
+			return err
+		}
 		over := w.history.End >= w.Duration()
 		_, decided := w.history.Judge(w.Scenario, over)
 		if over || decided && len(v.events) == 0 && len(w.Expect) > 0 {

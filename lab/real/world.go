@@ -184,8 +184,11 @@ func (m *machine) links() (flags []string) {
 	return flags
 }
 
-// impaired reports whether the story changes a link, or cuts it.
+// impaired reports whether the story changes a link, or cuts it, or somebody counts what it carries.
 func (w *world) impaired(name string) bool {
+	if slices.ContainsFunc(w.Expect, func(e scenario.Expectation) bool { return e.Idle && e.A == name }) {
+		return true
+	}
 	return slices.ContainsFunc(w.Events, func(e scenario.Event) bool {
 		return (e.Verb == scenario.Set || e.Verb == scenario.Cut) && e.Args[0] == name ||
 			e.Verb == scenario.Set && strings.HasPrefix(e.Args[0], name+".")
