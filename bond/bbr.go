@@ -5,41 +5,71 @@ import "time"
 // bbr is what NewBBR returns. See there.
 type bbr struct {
 	mode  mode
-	bw    float64 // bytes/s: what the path is believed to carry
-	gain  float64 // the rate is so much of it
-	rtt   time.Duration
-	least time.Duration // the least round trip
+	bw    float64       // bytes/s: what the path is believed to carry
+	gain  float64       // the rate is so much of it
+	rtt   time.Duration // smoothed
+	least time.Duration // the least round trip of lately
 	most  time.Duration // the queue that is aimed below
 
-	// Of this round.
-	rate    float64       // the largest sample
-	limited bool          // any of them is a lower bound
-	queue   time.Duration // the shortest
-	queued  bool          // there was one
-	came    int
-	lost    int
+	inFlight int           // bytes
+	sent     time.Duration // when the newest was sent that arrived
+	queue    time.Duration // what it waited
+	excess   bool          // the queue is let drain
+	trip     trip
 
-	full   int     // rounds without growth, in startup
-	best   float64 // rate before them
-	probe  float64 // by how much the next probe exceeds
-	probed bool    // the last round was a probe
-	calm   int     // rounds without probes that are left
+	full  int     // rounds without growth, in startup
+	best  float64 // rate before them
+	probe float64 // by how much the rate is to grow
+	calm  int     // rounds that are left without
 
 	over    time.Duration // since when the queue has not been short; 0: it was
 	before  float64       // what the rate was then
-	drained time.Duration // when the queue was last emptied on purpose, or was empty
+	emptied time.Duration // when the queue was last empty, or emptied on purpose
 	rival   cubic         // while others fill the queue
-	rested  bool
+	until   time.Duration // of it
+	patient time.Duration // how long it is
+	met     time.Duration // others were met last
+}
+
+// A trip is what was seen in one round trip.
+type trip struct {
+	rate    float64       // the largest sample
+	limited bool          // one of them is a lower bound
+	queue   time.Duration // the shortest
+	queued  bool          // there was one
+	drained bool          // what the path carries was measured
+	came    int
+	lost    int
 }
 
 type mode uint8
 
 const (
 	startup mode = iota
-	drain
 	steady
 	compete
 	look // whether others are still there
+)
+
+const (
+	startupGain = 2.77 // doubles the rate in a round trip
+	drainGain   = 0.3  // the least with which a queue is let drain
+	probeFirst  = 0.06
+	probeMost   = 0.5
+	calmRounds  = 8
+	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip.
+	queueLeast = 2 * time.Millisecond
+	queueMost  = 5 * time.Millisecond
+	// emptyEvery is how often a standing queue is emptied, for the least delay to be seen. It is remembered for five to ten seconds.
+	emptyEvery = 4 * time.Second
+	// yieldFor is how long a queue may stay that nothing drains until others are held to fill it: six round trips, at least this long.
+	// Who met others lately knows after a third of it.
+	yieldFor  = 300 * time.Millisecond
+	yieldTrip = 6
+	// lookFirst and lookMost are how long the rate is that of who competes until it is looked whether others are still there. It
+	// doubles each time that they are.
+	lookFirst = 5 * time.Second
+	lookMost  = 40 * time.Second
 )
 
 // NewBBR returns the default congestion control.
@@ -51,206 +81,202 @@ func NewBBR() Control {
 
 func (b *bbr) Name() string { return "bbr" }
 
-const (
-	startupGain = 2.77 // doubles the rate in a round trip
-	drainGain   = 0.5
-	probeFirst  = 0.06
-	probeMost   = 0.5
-)
-
 func (b *bbr) Restart(now, rtt time.Duration) {
 	if rtt <= 0 {
 		rtt = firstRTT
 	}
-	*b = bbr{gain: startupGain, rtt: rtt, least: rtt, probe: probeFirst, drained: now}
+	*b = bbr{gain: startupGain, rtt: rtt, least: rtt, most: queueLeast, probe: probeFirst, emptied: now, patient: lookFirst}
 	b.bw = initialWindow / max(rtt.Seconds(), 1e-3)
-	b.fresh()
-}
-
-// fresh begins a round.
-func (b *bbr) fresh() {
-	b.rate, b.limited, b.queued, b.came, b.lost = 0, false, false, 0, 0
 }
 
 func (b *bbr) Sent(now time.Duration, size, inFlight int) {
+	b.inFlight = inFlight
 	if b.mode == compete {
 		b.rival.Sent(now, size, inFlight)
 	}
+	b.settle(now)
+}
+
+// settle has the rate follow the queue that what is sent now will find: that which the newest packet found, and what was sent since, without
+// what the path has carried since.
+func (b *bbr) settle(now time.Duration) {
+	if !b.excess {
+		return
+	}
+	over := b.queue + time.Duration(float64(b.inFlight)/b.bw*1e9) - (now - b.sent) - b.most/2
+	b.gain = min(max(drainGain, 1-float64(over)/float64(max(b.least, queueMost))), 1)
 }
 
 func (b *bbr) Sample(now time.Duration, s Sample) {
-	b.came += s.Bytes
-	b.lost += s.Lost
+	t := &b.trip
+	t.came += s.Bytes
+	t.lost += s.Lost
+	b.inFlight = s.InFlight
 	if s.RTT > 0 {
 		b.rtt += (s.RTT - b.rtt) / 8
-		b.least = s.MinRTT
-		b.most = min(max(b.least/16, 2*time.Millisecond), 5*time.Millisecond) + s.Jitter
-		if !b.queued || s.Queue < b.queue {
-			b.queue, b.queued = s.Queue, true
+		b.least, b.sent, b.queue = s.MinRTT, s.Sent, s.Queue
+		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter
+		if !t.queued || s.Queue < t.queue {
+			t.queue, t.queued = s.Queue, true
 		}
-		if s.Queue <= b.most/2 {
-			b.drained = now
+		if s.Queue <= b.most/4 {
+			b.emptied = now
 		}
 	}
 	if s.Rate > 0 {
-		b.rate = max(b.rate, s.Rate)
-		b.limited = b.limited || s.Limited
+		t.rate = max(t.rate, s.Rate)
+		t.limited = t.limited || s.Limited
 	}
 	if b.mode == compete {
 		b.rival.Sample(now, s)
 	}
-	switch {
-	case b.mode == startup && s.Queue > b.full2() && s.Drain > 0:
-		b.leave(now, s.Drain)
-	case b.mode == drain && s.Drain > 0:
-		b.bw = max(s.Drain, b.floor())
-	case b.mode == steady && s.Drain > 0 && s.Queue > b.most:
-		// Faster than rounds end.
-		if b.over == 0 {
-			b.over, b.before = now, b.bw
+	if s.Drain > 0 {
+		t.drained = true
+		switch {
+		case b.mode == startup && s.Queue > b.filled():
+			b.leave(s.Drain)
+		case b.mode == steady && s.Queue > b.most:
+			b.overfull(now)
+			b.carries(s.Drain)
+		case b.mode == compete || b.mode == look:
+			b.carries(s.Drain)
 		}
-		b.bw = max(s.Drain, b.floor())
-		b.gain = b.drain(s.Queue)
 	}
 	if s.Round {
 		b.round(now, s)
-		b.fresh()
+		b.trip = trip{}
 	}
+	b.settle(now)
 }
 
-// floor is the least rate: two full packets in a round trip.
-func (b *bbr) floor() float64 { return leastWindow / max(b.rtt.Seconds(), 1e-3) }
-
-// drain is the gain with which a queue is down to half of what is aimed below in about one round.
-func (b *bbr) drain(queue time.Duration) float64 {
-	return max(drainGain, 1-float64(queue-b.most/2)/float64(max(b.least, 5*time.Millisecond)))
+// carries sets what the path is believed to carry: at least two full packets in a round trip.
+func (b *bbr) carries(bw float64) {
+	b.bw = max(bw, leastWindow/max(b.rtt.Seconds(), 1e-3))
 }
 
-// round is the end of one.
+// overfull has the queue drain.
+func (b *bbr) overfull(now time.Duration) {
+	if b.over == 0 {
+		b.over, b.before = now, b.bw
+	}
+	b.gain, b.probe, b.excess = 1, probeFirst, true
+}
+
+// filled is the queue that says, while starting up, that the path is full.
+func (b *bbr) filled() time.Duration { return b.most + max(b.least/8, 4*time.Millisecond) }
+
+// leave ends startup.
+func (b *bbr) leave(bw float64) {
+	b.mode, b.gain, b.excess = steady, 1, true
+	b.carries(bw)
+}
+
+// lossy reports whether so much was lost in a round that it means congestion (2 %, as BBR takes it).
+func (t *trip) lossy() bool { return t.lost*50 > t.came+t.lost && t.lost >= 3*segment }
+
+// round is the end of a round trip.
 func (b *bbr) round(now time.Duration, s Sample) {
-	if !b.queued {
-		b.queue = 0
-	}
+	t := &b.trip
 	switch b.mode {
 	case startup:
-		b.bw = max(b.bw, b.rate)
-		if b.rate >= b.best*1.25 {
-			b.best, b.full = b.rate, 0
-		} else if !b.limited {
+		b.bw = max(b.bw, t.rate)
+		if t.rate >= b.best*1.25 {
+			b.best, b.full = t.rate, 0
+		} else if !t.limited {
 			b.full++
 		}
-		lossy := b.lost*50 > b.came+b.lost && b.lost >= 3*segment
-		if b.full >= 3 || lossy || b.queue > b.full2() {
-			b.leave(now, b.rate)
-		}
-	case drain:
-		if b.queue <= b.most || s.Queue <= b.most {
-			b.mode = steady
-			b.gain = 1
-			b.over = 0
-		} else {
-			b.gain = b.drain(b.queue)
-			if b.over == 0 {
-				b.over, b.before = now, b.bw
-			}
-			b.rivals(now)
+		if b.full >= 3 || t.lossy() || t.queue > b.filled() {
+			b.leave(t.rate)
 		}
 	case steady:
 		b.steer(now)
 	case compete:
-		if b.rate > 0 {
-			b.bw = b.rate
-		}
-		if now-b.over > lookEvery {
-			b.mode, b.over = look, now
+		if now >= b.until {
+			b.mode, b.until = look, now+2*b.rtt
 		}
 	case look:
-		if b.queue <= b.most {
-			b.mode, b.gain, b.over = steady, 1, 0
-		} else if now-b.over > 2*b.rtt {
-			b.mode, b.over = compete, now
+		switch {
+		case t.queued && t.queue <= b.most:
+			b.mode, b.gain, b.over, b.excess = steady, 1, 0, false
+		case now >= b.until:
+			b.patient = min(2*b.patient, lookMost)
+			b.mode, b.until = compete, now+b.patient
 		}
 	}
 }
 
-// full2 is the queue that says that a path is full.
-func (b *bbr) full2() time.Duration { return b.most + max(b.least/8, 4*time.Millisecond) }
-
-// leave ends startup.
-func (b *bbr) leave(now time.Duration, bw float64) {
-	b.mode, b.gain, b.over = drain, drainGain, 0
-	b.bw = max(bw, b.floor())
-}
-
-const lookEvery = 5 * time.Second
-
-// steer keeps a short queue: so the path is never idle, and what is delivered is what it carries.
+// steer keeps a short queue: so the path is never idle, and what it delivers is what it carries. Without a queue it may carry
+// more.
 func (b *bbr) steer(now time.Duration) {
-	if b.lost*50 > b.came+b.lost && b.lost >= 3*segment && b.calm == 0 {
-		if b.rate > 0 {
-			b.bw = max(min(b.bw, b.rate), b.bw/2)
-		}
-		b.gain, b.probe, b.probed, b.calm = 0.85, probeFirst, false, 8
-		return
-	}
+	t := &b.trip
 	if b.calm > 0 {
 		b.calm--
+	} else if t.lossy() {
+		if t.rate > 0 {
+			b.carries(max(min(b.bw, t.rate), b.bw/2))
+		}
+		b.gain, b.probe, b.calm = 0.85, probeFirst, calmRounds
+		return
 	}
 	switch {
-	case b.queue > b.most:
-		if b.rate > 0 && (!b.limited || b.rate > b.bw) {
-			b.bw = max(b.rate, b.floor())
+	case !t.queued:
+		b.gain = 1
+	case t.queue > b.most:
+		again := b.over != 0
+		b.overfull(now)
+		if again && !t.drained && t.rate > 0 && t.rate < b.bw {
+			b.carries(t.rate)
 		}
-		if b.over == 0 {
-			b.over, b.before = now, b.bw
-		}
-		b.gain, b.probe, b.probed = b.drain(b.queue), probeFirst, false
 		b.rivals(now)
-	case b.queue > b.most/4:
-		b.over = 0
-		if b.rate > 0 && !b.limited && b.gain >= 1 {
-			b.bw = b.rate
-		}
-		b.gain, b.probe, b.probed = 1+0.5*float64(b.most/2-b.queue)/float64(max(b.least, 5*time.Millisecond)), probeFirst, false
-		if now-b.drained > 4*time.Second {
-			b.gain = b.drain(b.queue + 2*b.most)
-			b.drained = now
+	case t.queue > b.most/4:
+		b.over, b.excess, b.probe = 0, true, probeFirst
+		if now-b.emptied > emptyEvery {
+			b.excess, b.emptied = false, now
+			b.gain = max(drainGain, 1-2*float64(b.most)/float64(max(b.least, queueMost)))
 		}
 	default:
-		b.over = 0
-		grew := b.rate > b.bw*(1+b.probe/3)
-		b.bw = max(b.bw, b.rate)
-		if b.probed { // this round shows what the last one did
-			b.probed = false
+		b.over, b.excess = 0, false
+		grew := t.rate > b.bw*(1+b.probe/4)
+		b.bw = max(b.bw, t.rate)
+		switch {
+		case t.limited && !grew || b.calm > 0:
 			b.gain = 1
-			if grew {
-				b.probe = min(2*b.probe, probeMost)
-			}
-		} else if !b.limited || grew {
-			b.gain, b.probed = 1+b.probe, true
-		} else {
-			b.gain = 1
+		case grew && b.gain > 1:
+			b.probe = min(2*b.probe, probeMost)
+			fallthrough
+		default:
+			b.gain = 1 + b.probe
 		}
 	}
 }
 
-// rivals looks whether others fill the queue: it does not get shorter, whatever is done.
+// rivals looks whether others fill the queue: it does not get shorter, whatever is done. Then the rate becomes that of CUBIC, which gets its
+// share beside others that fill queues; and now and then it is looked whether they have gone.
 func (b *bbr) rivals(now time.Duration) {
-	if now-b.over < max(6*b.least, 300*time.Millisecond) {
+	wait := max(yieldTrip*b.least, yieldFor)
+	if b.met > 0 && now-b.met < b.patient*2 {
+		wait /= 3
+	}
+	if now-b.over < wait {
 		return
 	}
-	b.mode, b.over = compete, now
+	if b.met > 0 && now-b.met < b.patient*2 {
+		b.patient = min(2*b.patient, lookMost)
+	} else {
+		b.patient = lookFirst
+	}
+	b.mode, b.met, b.until = compete, now, now+b.patient
 	b.rival.Restart(now, b.rtt)
 	b.rival.window = max(b.before*b.rtt.Seconds(), initialWindow)
 	b.rival.threshold = b.rival.window
 }
 
 func (b *bbr) Rate() float64 {
-	switch b.mode {
-	case compete:
+	switch {
+	case b.mode == compete:
 		return b.rival.Rate()
-	case look:
-		return b.bw * drainGain
+	case b.mode == look:
+		return b.bw / 2
 	}
 	return b.bw * b.gain
 }

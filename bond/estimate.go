@@ -63,13 +63,21 @@ type delay struct {
 	base   time.Duration // the least of lately
 	min    extreme
 	when   time.Duration // of latest
-	jitter time.Duration // RFC 3550 section 6.4.1
+	step   time.Duration // from the one before to latest
+	jitter time.Duration // what is no trend: smoothed as in RFC 3550 section 6.4.1
 }
+
+// jitterMost bounds what one packet adds: it may be the beginning of a queue.
+const jitterMost = 20 * time.Millisecond
 
 func (d *delay) add(now, v time.Duration) {
 	if d.some {
+		// A queue that grows or empties changes the delay evenly: only the change of the change is jitter. Its mean is about 1.7 times
+		// that of a single step.
 		step := v - d.latest
-		d.jitter += (max(step, -step) - d.jitter) / 16
+		turn := step - d.step
+		d.step = step
+		d.jitter += (min(max(turn, -turn)*10/17, jitterMost) - d.jitter) / 16
 	}
 	d.some, d.latest, d.when = true, v, now
 	d.base = time.Duration(d.min.add(now, baseWithin, float64(v)))

@@ -230,7 +230,7 @@ func (l *lane) tell(now time.Duration) {
 		l.ctl.Sample(now, Sample{
 			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
 			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
-			Rate: n.rate, Drain: n.drain, Limited: n.limited, Round: n.round,
+			Rate: n.rate, Drain: n.drain, Limited: n.limited, Sent: l.mark.sent, Round: n.round,
 		})
 	}
 	l.news = news{}

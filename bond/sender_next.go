@@ -42,8 +42,8 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 		return 0, 0, false
 	}
 	// What comes by the fastest that may send is not to come later than it would if all of the backlog waited for the others.
-	if s.without(now, best, size, backlog, from) < soonest {
-		return 0, 0, false
+	if s.wake != Never && s.without(now, best, size, backlog+best.Overhead, from) < soonest {
+		return 0, 0, false // when another may send, this is asked again
 	}
 	s.wake = now
 	s.last = best
@@ -301,7 +301,7 @@ func (s *Sender) Wake() time.Duration { return min(s.wake, s.due) }
 const (
 	targetLeast = 10 * time.Millisecond
 	targetMost  = 120 * time.Millisecond
-	targetEased = 200 * time.Millisecond
+	targetEased = 100 * time.Millisecond
 )
 
 // Target returns CoDel's target for the queue in front. See the package's comment on queues.
@@ -312,7 +312,11 @@ func (s *Sender) Target() time.Duration {
 	longest := time.Duration(0)
 	for _, l := range s.lanes {
 		if l.in(good) {
-			longest = max(longest, l.est.minRTT)
+			rtt := l.est.minRTT
+			if rtt == 0 {
+				rtt = l.RTT
+			}
+			longest = max(longest, rtt)
 		}
 	}
 	return min(max(longest, targetLeast), targetMost)
