@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 
 	"weft/engine/segment"
@@ -62,6 +63,12 @@ func (d *tunDevice) Queues() []Queue { return d.queues }
 func (d *tunDevice) Offloads() Offloads {
 	o := d.TUN.Offloads()
 	return Offloads{TCP: o.TCP, UDP: o.UDP}
+}
+
+// Returns tells whether the kernel has a route into the interface for an address.
+func (d *tunDevice) Returns(to netip.Addr) bool {
+	in, err := host.Leads(d.Name(), to)
+	return err == nil && in
 }
 
 // plainQueue is a queue of a kernel that takes no super-packets of UDP (before Linux 6.2): they are taken apart for it.
