@@ -57,8 +57,7 @@ const (
 	probeFirst  = 0.06
 	probeMost   = 0.5
 	calmRounds  = 8
-	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet and jitter
-	// come on top.
+	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip.
 	queueLeast = 2 * time.Millisecond
 	queueMost  = 5 * time.Millisecond
 	// emptyEvery is how often a standing queue is emptied, for the least delay to be seen. It is remembered for five to ten seconds.
@@ -116,11 +115,11 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if s.RTT > 0 {
 		b.rtt += (s.RTT - b.rtt) / 8
 		b.least, b.sent, b.queue = s.MinRTT, s.Sent, s.Queue
-		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/b.bw*1e9)
+		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter
 		if !t.queued || s.Queue < t.queue {
 			t.queue, t.queued = s.Queue, true
 		}
-		if s.Queue <= b.most/3 {
+		if s.Queue <= b.most/4 {
 			b.emptied = now
 		}
 	}
@@ -229,7 +228,7 @@ func (b *bbr) steer(now time.Duration) {
 			b.carries(t.rate)
 		}
 		b.rivals(now)
-	case t.queue > b.most/3:
+	case t.queue > b.most/4:
 		b.over, b.excess, b.probe = 0, true, probeFirst
 		if now-b.emptied > emptyEvery {
 			b.excess, b.emptied = false, now

@@ -89,9 +89,9 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.est.rtt.add(rtt)
 	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
 	l.est.report.add(now - fl.sent)
-	l.est.owd.add(now, at-fl.sent, fl.size)
+	l.est.owd.add(now, at-fl.sent)
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
-	l.news.queue = l.est.owd.waited
+	l.news.queue = l.est.owd.queue()
 }
 
 // sender finds by which path, and by which sending, a message came. The books know if it went by one path only. Else the receiver may know

@@ -331,13 +331,12 @@ func better(p, q *pair) bool {
 }
 
 // expected reports whether a way is to be left out that shares a link with a member: its other link, ours or the peer's, had a
-// way just now to a third link that is there and has none now either, and that way may be back in a moment.
+// way just now to a third link that has none now either, and that way may be back in a moment.
 func (a *Agent) expected(now time.Time, x cell, mine bool) bool {
-	peers := a.peerLinks()
 	for _, q := range a.pairs {
 		ours, theirs, ok := a.ends(q)
 		if !ok || q.standing.out.IsZero() || q.standing.flaps == 0 ||
-			mine && (ours != x.ours || theirs == x.theirs || !slices.Contains(peers, theirs)) || !mine && (theirs != x.theirs || ours == x.ours) {
+			mine && (ours != x.ours || theirs == x.theirs) || !mine && (theirs != x.theirs || ours == x.ours) {
 			continue
 		}
 		third := !slices.ContainsFunc(a.pairs, func(p *pair) bool {
