@@ -18,10 +18,10 @@ const (
 	natPatience = 20 * time.Second
 )
 
-// A natWatch keeps finding out what the NATs in front of a node do, for IPv4: of IPv6, which nobody translates, its
+// A natWatch keeps finding out what the NATs in front of a link do, for IPv4: of IPv6, which nobody translates, its
 // agents make no use. It is gather.NATWatch without goroutines.
 type natWatch struct {
-	n       *node
+	l       *link
 	known   weft.NAT  // as the agents know it
 	full    weft.NAT  // what the last look that came to its end found
 	at      time.Time // of the next look; zero: one is under way
@@ -73,10 +73,10 @@ func (w *natWatch) poll(now time.Time) time.Time {
 			w.end(now)
 		case a.Probe.Port != 0:
 			look := w.look
-			w.n.probe(now, a.To, a.Probe, func(now time.Time, sent bool) { look.Probed(now, a.Probe.ID, sent) })
+			w.l.n.probe(now, a.To, a.Probe, func(now time.Time, sent bool) { look.Probed(now, a.Probe.ID, sent) })
 		case a.Packet != nil:
 			if a.Socket < len(w.sockets) {
-				w.n.w.transmit(w.sockets[a.Socket], a.To, a.Packet, 0, "STUN discovery")
+				w.l.n.w.transmit(w.sockets[a.Socket], a.To, a.Packet, 0, "STUN discovery")
 			}
 		default:
 			w.tell(now, cmp.Or(w.full, w.look.Report().NAT)) // what is known already, as soon as it is
@@ -92,30 +92,30 @@ func (w *natWatch) poll(now time.Time) time.Time {
 // begin looks, from fresh sockets.
 func (w *natWatch) begin(now time.Time) {
 	var cfg stun.DiscoveryConfig
-	for _, r := range w.n.relays {
+	for _, r := range w.l.n.relays {
 		for _, a := range r.addrs {
 			if a.Addr().Is4() {
 				cfg.Servers = append(cfg.Servers, a)
 			}
 		}
-		if r.boundTo.IsValid() && r.observed.IsValid() {
+		if r.boundTo.IsValid() && r.observed.IsValid() && r.link == w.l.id {
 			cfg.Probers = append(cfg.Probers, stun.Prober{Server: r.boundTo, Seen: r.observed.Addr()})
 		}
 	}
-	for _, a := range w.n.addrs() {
+	for _, a := range w.l.addrs() {
 		if a.Is4() {
 			cfg.Local = append(cfg.Local, a)
 		}
 	}
 	for range stun.DiscoverySockets {
-		s, err := w.n.m.host.Listen(0)
+		s, err := w.l.listen(0)
 		if err != nil {
 			break
 		}
 		i := len(w.sockets)
 		s.Handle(func(now time.Time, from netip.AddrPort, b []byte) {
 			if w.look != nil && w.look.Handle(now, i, b, from) {
-				w.n.work(now)
+				w.l.n.work(now)
 			}
 		})
 		w.sockets = append(w.sockets, s)
@@ -148,9 +148,6 @@ func (w *natWatch) tell(now time.Time, n weft.NAT) {
 		return
 	}
 	w.known = n
-	w.n.log("the NAT in front of this node: %v", n)
-	for _, p := range w.n.peers {
-		p.agent.SetNAT(now, n)
-		p.due = true
-	}
+	w.l.n.log("the NAT in front of %s: %v", w.l.name(), n)
+	w.l.n.tellNATs(now)
 }

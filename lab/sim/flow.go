@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"encoding/binary"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 const (
 	dataType   = 4
 	dataHeader = 16   // bytes
-	dataSize   = 100  // bytes, where a flow does not say
 	dataAdds   = 32   // bytes that WireGuard adds to a packet (section 5.4.6 of its paper)
 	maxData    = 1450 // bytes
 )
@@ -30,7 +28,7 @@ type flow struct {
 }
 
 func newFlow(w *world, f scenario.Flow) *flow {
-	x := &flow{w: w, hist: scenario.FlowHistory{Flow: f}, size: min(cmp.Or(f.Size, dataSize)+dataAdds, maxData), id: uint32(len(w.flows))}
+	x := &flow{w: w, hist: scenario.FlowHistory{Flow: f}, size: min(f.Bytes()+dataAdds, maxData), id: uint32(len(w.flows))}
 	for _, n := range w.nodes {
 		switch n.name() {
 		case f.From:
@@ -58,6 +56,9 @@ func (f *flow) step(now time.Time) {
 		binary.BigEndian.PutUint32(b[4:], uint32(f.from.id))
 		binary.BigEndian.PutUint32(b[8:], f.id)
 		binary.BigEndian.PutUint32(b[12:], uint32(n))
+		if p.bond.submit(now, b[:f.size], f.id) {
+			return
+		}
 		via := p.agent.Selected()
 		if via.Method == weft.NoMethod {
 			return // it waits for a path, and no longer than until the next one
@@ -74,17 +75,28 @@ func (n *node) takeData(now time.Time, via weft.Via, src weft.NodeID, b []byte) 
 		return
 	}
 	p := n.peer(weft.NodeID(binary.BigEndian.Uint32(b[4:])))
+	if p == nil || via.Method.Relayed() && src != p.node.id || via.Method == weft.Direct && !p.learned[via.Addr] {
+		return
+	}
+	n.count(now, p, via, len(b), false)
+	if len(b) >= bondHeader && binary.BigEndian.Uint64(b[dataHeader:]) != 0 {
+		p.bond.take(now, via, b)
+		return
+	}
+	n.deliver(b)
+}
+
+// deliver notes a packet of a flow that has come to its end.
+func (n *node) deliver(b []byte) {
 	i, seq := binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])
-	if p == nil || int(i) >= len(n.w.flows) || via.Method.Relayed() && src != p.node.id ||
-		via.Method == weft.Direct && !p.learned[via.Addr] {
+	if int(i) >= len(n.w.flows) {
 		return
 	}
 	f := n.w.flows[i]
-	if f.to != n || f.from != p.node || int(seq) >= len(f.hist.Arrived) {
+	if f.to != n || f.from.id != weft.NodeID(binary.BigEndian.Uint32(b[4:])) || int(seq) >= len(f.hist.Arrived) || f.hist.Arrived[seq] != 0 {
 		return
 	}
 	f.hist.Arrived[seq] = max(n.w.elapsed(), 1)
-	n.count(now, p, via, len(b), false)
 }
 
 // noteFlows has the history look at what arrived so far.
@@ -97,4 +109,13 @@ func (w *world) noteFlows() {
 		list[i] = f.hist
 	}
 	w.history.SetFlows(list)
+}
+
+// noteLinks tells the history what the links have carried so far of which somebody expects something.
+func (w *world) noteLinks(now time.Duration) {
+	for _, e := range w.s.Expect {
+		if e.Idle {
+			w.history.Carried(now, e.A, w.carried(e.A))
+		}
+	}
 }

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"weft"
-	"weft/gather"
-	"weft/host"
 	"weft/key"
 	"weft/lab/vnet"
 	"weft/path"
@@ -39,22 +37,20 @@ type node struct {
 	boxes map[weft.NodeID]key.Box
 	tries map[weft.NodeID]int // datagrams spent on looking for a direct path to a peer
 
-	main      *vnet.Socket
-	session   uint32
-	peers     []*peer // by number
-	relays    []*relayLink
-	reflexive gather.Reflexive
-	local     []weft.Candidate
-	nat       natWatch
-	spares    spares
-	budget    *path.Budget
-	server    connection
-	watchAt   time.Time
-	activeAt  time.Time
-	timer     vnet.Timer
-	timerAt   time.Time // zero: it is not set
-	working   bool
-	frame     [maxFrame]byte
+	links    []*link
+	session  uint32
+	peers    []*peer // by number
+	relays   []*relayLink
+	local    []weft.Candidate
+	spares   spares
+	budget   *path.Budget
+	server   connection
+	watchAt  time.Time
+	activeAt time.Time
+	timer    vnet.Timer
+	timerAt  time.Time // zero: it is not set
+	working  bool
+	frame    [maxFrame]byte
 }
 
 func newNode(w *world, m *machine, id weft.NodeID) *node {
@@ -75,18 +71,15 @@ func (n *node) start(now time.Time) {
 	if n.on() {
 		return
 	}
-	var err error
-	if n.main, err = n.m.host.Listen(nodePort); err != nil {
+	if err := n.openLinks(); err != nil {
 		n.log("cannot listen: %v", err)
 		return
 	}
-	n.main.Handle(func(now time.Time, from netip.AddrPort, b []byte) { n.receive(now, 0, from, b) })
 	n.m.node = n
 	n.session = uint32(n.w.net.Rand().Uint64()) | 1
-	n.peers, n.relays, n.local, n.reflexive = nil, nil, nil, gather.Reflexive{}
+	n.peers, n.relays, n.local = nil, nil, nil
 	n.budget = path.NewBudget(0)
 	n.spares = spares{sockets: map[weft.LinkID]*vnet.Socket{}, owner: map[weft.LinkID]*peer{}, asks: map[weft.LinkID]*ask{}, next: path.FirstSpare}
-	n.nat = natWatch{n: n}
 	n.watchAt, n.activeAt = now, time.Time{}
 	n.log("started")
 	n.setRelays(now)
@@ -104,18 +97,21 @@ func (n *node) stop(now time.Time) {
 	n.m.node = nil
 	n.timer.Stop()
 	n.timerAt = time.Time{}
-	n.nat.close()
+	for _, l := range n.links {
+		l.nat.close()
+		l.socket.Close()
+	}
 	for _, s := range n.spares.sockets {
 		s.Close()
 	}
 	for _, r := range n.relays {
 		r.stream.close()
 	}
-	n.main.Close()
 	n.server.close(now, n)
 	peers := n.peers
 	n.peers = nil
 	for _, p := range peers {
+		p.bond.stop()
 		n.w.noted(n, p.node)
 	}
 }
@@ -165,13 +161,15 @@ func (n *node) work(now time.Time) {
 		for _, r := range n.relays {
 			sooner(n.pollRelay(now, r))
 		}
-		at, changed := n.reflexive.Poll(now, func(to netip.AddrPort, packet []byte) { n.sendTo(0, to, packet, 0, "STUN request") })
-		if changed {
-			n.gatherLocal(now)
+		for _, l := range n.links {
+			at, changed := l.reflexive.Poll(now, func(to netip.AddrPort, packet []byte) { n.sendTo(l.id, to, packet, 0, "STUN request") })
+			if changed {
+				n.gatherLocal(now)
+			}
+			sooner(at)
+			sooner(l.nat.poll(now))
 		}
-		sooner(at)
 		sooner(n.pollAsks(now))
-		sooner(n.nat.poll(now))
 		for _, p := range n.peers {
 			if p.due || !p.next.IsZero() && !now.Before(p.next) {
 				n.poll(now, p)
@@ -223,17 +221,17 @@ func (n *node) receive(now time.Time, link weft.LinkID, from netip.AddrPort, b [
 		n.takeData(now, weft.DirectVia(link, from), 0, b)
 		return
 	case wire.ClassSTUN:
-		if link != 0 {
+		if link >= path.FirstSpare {
 			n.takeAnswer(now, link, from, b)
-		} else if _, changed := n.reflexive.Handle(now, b, from); changed {
+		} else if _, changed := n.link(link).reflexive.Handle(now, b, from); changed {
 			n.gatherLocal(now)
 		}
 	case wire.ClassWeft:
 		switch kind, _ := wire.KindOf(b); {
 		case kind == wire.KindPeer:
 			n.takePeerFrame(now, weft.DirectVia(link, from), 0, b)
-		case link == 0:
-			n.takeRelayFrame(now, from, b)
+		case link < path.FirstSpare:
+			n.takeRelayFrame(now, link, from, b)
 		}
 	}
 	n.work(now)
@@ -254,13 +252,11 @@ func (n *node) relayed(now time.Time, via weft.Via, src weft.NodeID, b []byte) {
 
 // sendTo sends a datagram from one of the daemon's sockets. Lost is lost, as when the daemon's own network is down.
 func (n *node) sendTo(link weft.LinkID, to netip.AddrPort, b []byte, ttl uint8, what string) {
-	s := n.main
-	if link != 0 {
-		if s = n.spares.sockets[link]; s == nil {
-			return
-		}
+	if link < path.FirstSpare {
+		n.w.transmit(n.link(link).socket, to, b, ttl, what)
+	} else if s := n.spares.sockets[link]; s != nil {
+		n.w.transmit(s, to, b, ttl, what)
 	}
-	n.w.transmit(s, to, b, ttl, what)
 }
 
 // transmit sends a datagram, and tells the trace what it is.
@@ -278,14 +274,18 @@ func (n *node) networkChanged(now time.Time) {
 	}
 	n.log("this machine's network changed")
 	n.server.broke(now, n)
-	n.reflexive.Recheck(now)
 	for _, r := range n.relays {
-		if r.binding != nil {
+		if !n.link(r.link).up() {
+			n.bindRelay(now, r, n.nextLink(r.link))
+		} else if r.binding != nil {
 			r.binding.Recheck(now)
 		}
 		r.stream.broke(now)
 	}
-	n.nat.moved(now)
+	for _, l := range n.links {
+		l.reflexive.Recheck(now)
+		l.nat.moved(now)
+	}
 	n.dropAsks(now, nil)
 	for _, p := range n.peers {
 		p.agent.NetworkChanged(now)
@@ -297,18 +297,7 @@ func (n *node) networkChanged(now time.Time) {
 
 // gatherLocal collects where this node may be reached, and tells everybody if that changed.
 func (n *node) gatherLocal(now time.Time) (changed bool) {
-	iface := host.Interface{Index: 1, Name: "eth0", MTU: maxFrame, Up: !n.w.down[n.name()]}
-	for _, a := range n.addrs() {
-		iface.Addrs = append(iface.Addrs, netip.PrefixFrom(a, a.BitLen()))
-	}
-	var observed []weft.Candidate
-	for _, r := range n.relays {
-		if r.observed.IsValid() {
-			observed = append(observed, weft.Candidate{Addr: r.observed, Kind: weft.ServerReflexive})
-		}
-	}
-	slices.SortFunc(observed, func(a, b weft.Candidate) int { return a.Addr.Compare(b.Addr) })
-	local := gather.Merge(wire.MaxCandidates, gather.Hosts([]host.Interface{iface}, nodePort, maxFrame, nil), n.reflexive.Candidates(), observed)
+	local := n.candidates()
 	if slices.Equal(local, n.local) {
 		return false
 	}
@@ -320,16 +309,6 @@ func (n *node) gatherLocal(now time.Time) (changed bool) {
 	}
 	n.server.say(now, n)
 	return true
-}
-
-// addrs are the machine's own addresses.
-func (n *node) addrs() (list []netip.Addr) {
-	for _, a := range []netip.Addr{n.m.host.Addr6(), n.m.host.Addr()} {
-		if a.IsValid() {
-			list = append(list, a)
-		}
-	}
-	return list
 }
 
 // describe writes candidates for people.

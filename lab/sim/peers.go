@@ -28,6 +28,7 @@ type peer struct {
 	said    update // by the server
 	traffic []path.Traffic
 	learned map[netip.AddrPort]bool
+	bond    *bonded
 
 	locate   time.Time
 	seenAt   map[weft.RelayID]netip.Addr
@@ -46,7 +47,11 @@ func (n *node) meet(now time.Time, u update) {
 			Session: n.session, Rand: n.w.random, Eager: true, Leads: n.id > u.node.id, Budget: n.budget,
 		})
 		p.agent.SetLocal(now, n.local)
-		p.agent.SetNAT(now, n.nat.known)
+		p.agent.SetNATs(now, n.linkNATs())
+		p.agent.SetBonding(now, true)
+		p.agent.SetMetrics(now, n.metrics())
+		p.agent.SetRelayLinks(now, n.relayLinks())
+		p.bond = newBonded(n, p)
 		n.peers = append(n.peers, p)
 		slices.SortFunc(n.peers, func(a, b *peer) int { return int(a.node.id) - int(b.node.id) })
 	}
@@ -94,6 +99,9 @@ func (n *node) poll(now time.Time, p *peer) {
 		n.openSockets(now, p, a.Open)
 	}
 	n.closeSockets(a.Close)
+	if a.BondChanged {
+		p.bond.setWays(now, a.Bond)
+	}
 	p.next = a.Next
 }
 
@@ -117,7 +125,7 @@ func (n *node) sendBy(p *peer, via weft.Via, b []byte, ttl uint8, what string) {
 	case weft.RelayUDP:
 		if r := n.relay(via.Relay); r != nil && r.boundTo.IsValid() {
 			var buf [maxFrame + wire.DataPrefix]byte
-			n.sendTo(0, r.boundTo, append(wire.AppendData(buf[:0], p.node.id), b...), 0, what)
+			n.sendTo(r.link, r.boundTo, append(wire.AppendData(buf[:0], p.node.id), b...), 0, what)
 		}
 	case weft.RelayStream:
 		if r := n.relay(via.Relay); r != nil {

@@ -16,6 +16,7 @@ type relayLink struct {
 	server   *relayServer
 	addrs    []netip.AddrPort // of its UDP port
 	binding  *relay.UDPBinding
+	link     weft.LinkID    // that it is bound by
 	boundTo  netip.AddrPort // not valid: it is not bound
 	observed netip.AddrPort
 	stream   *stream
@@ -28,19 +29,28 @@ func (n *node) setRelays(now time.Time) {
 	for _, s := range n.w.servers {
 		r := &relayLink{server: s, addrs: s.addrs(), probes: map[[12]byte]func(time.Time, bool){}}
 		r.stream = &stream{n: n, relay: s}
-		if b, err := relay.NewUDPBinding(relay.UDPBindingConfig{
-			NodeKey: n.key, Relay: s.relay(), Ticket: n.w.ticket(n.id, n.key.Public()), Rand: n.w.random,
-		}); err == nil {
-			r.binding = b
-		} else {
-			n.log("%s cannot be used over UDP: %v", s.m.spec.Name, err)
-		}
+		n.bindRelay(now, r, n.nextLink(0))
 		n.relays = append(n.relays, r)
 		servers = append(servers, r.addrs...)
 		r.stream.dial(now)
 	}
-	n.reflexive.SetServers(now, servers)
-	n.nat.recheck(now)
+	for _, l := range n.links {
+		l.reflexive.SetServers(now, servers)
+		l.nat.recheck(now)
+	}
+}
+
+// bindRelay begins to bind a relay by a link.
+func (n *node) bindRelay(now time.Time, r *relayLink, by weft.LinkID) {
+	r.link = by
+	b, err := relay.NewUDPBinding(relay.UDPBindingConfig{
+		NodeKey: n.key, Relay: r.server.relay(), Ticket: n.w.ticket(n.id, n.key.Public()), Rand: n.w.random,
+	})
+	if err != nil {
+		n.log("%s cannot be used over UDP: %v", r.server.m.spec.Name, err)
+		return
+	}
+	r.binding = b
 }
 
 func (n *node) relay(id weft.RelayID) *relayLink {
@@ -62,14 +72,22 @@ func (n *node) pollRelay(now time.Time, r *relayLink) (next time.Time) {
 		if b, next = r.binding.Poll(now); b == nil {
 			break
 		}
-		n.sendTo(0, r.addrs[0], b, 0, relayWords(b))
+		n.sendTo(r.link, r.addrs[0], b, 0, relayWords(b))
+	}
+	if r.binding.Lost() && len(n.links) > 1 { // by another link it may answer
+		n.relayState(now, r)
+		n.bindRelay(now, r, n.nextLink(r.link))
+		next = now.Add(rebindPause)
 	}
 	n.relayState(now, r)
 	return next
 }
 
+// rebindPause is between two attempts to bind a relay.
+const rebindPause = 100 * time.Millisecond
+
 // takeRelayFrame hands a relay's answer to the binding that waits for it.
-func (n *node) takeRelayFrame(now time.Time, from netip.AddrPort, b []byte) {
+func (n *node) takeRelayFrame(now time.Time, link weft.LinkID, from netip.AddrPort, b []byte) {
 	if src, payload, err := wire.ParseData(b); err == nil {
 		for _, r := range n.relays {
 			if r.boundTo == from {
@@ -80,7 +98,7 @@ func (n *node) takeRelayFrame(now time.Time, from netip.AddrPort, b []byte) {
 		return
 	}
 	for _, r := range n.relays {
-		if r.binding != nil && r.addrs[0] == from && r.binding.Handle(now, b) {
+		if r.binding != nil && r.link == link && r.addrs[0] == from && r.binding.Handle(now, b) {
 			n.relayState(now, r)
 			return
 		}
@@ -104,7 +122,7 @@ func (n *node) relayState(now time.Time, r *relayLink) {
 	if bound != r.boundTo {
 		if r.boundTo = bound; bound.IsValid() {
 			n.log("bound to the relay %s over UDP", r.server.m.spec.Name)
-			n.nat.recheck(now) // there is one more to ask
+			n.link(r.link).nat.recheck(now) // there is one more to ask
 		} else {
 			n.log("the relay %s is out of reach over UDP", r.server.m.spec.Name)
 		}
@@ -120,8 +138,10 @@ func (n *node) relayState(now time.Time, r *relayLink) {
 func (n *node) relaysChanged(now time.Time) {
 	for _, p := range n.peers {
 		p.agent.SetRelays(now, n.relayVias(p))
+		p.agent.SetRelayLinks(now, n.relayLinks())
 		p.due = true
 	}
+	n.tellNATs(now) // attempts are made by the link that relays see
 	n.server.say(now, n)
 }
 

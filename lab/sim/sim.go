@@ -5,12 +5,13 @@
 // sealed wire frames over sockets of lab/vnet; relays answer by stun.Responder and by package wire. The NATs are
 // lab/vnet's. What is modelled is what moves bytes: a relay's forwarding, the streams to relays and to the server
 // (TCP, as far as it matters here: in order, nothing lost, late while a link is down, gone when a program ends or an
-// address changes), and the data plane, which is a numbered packet that goes the way that the agent chose.
+// address changes), and the data plane: a numbered packet that goes the way that the agent chose, or where there are
+// several ways, through a queue.Queue, a bond.Sender and a bond.Receiver as in the engine.
 //
 // One loop, one seed: the same scenario and seed give the same run. A [Backend] may run many scenarios at once.
 //
-// Files: sim.go (a run), world.go (the network of a scenario, and what happens to it), node.go, relays.go, peers.go,
-// spares.go, discovery.go (the daemon's part, room by room), server.go (coordinator), relay.go (the relay's end),
+// Files: sim.go (a run), world.go (the network of a scenario, and what happens to it), node.go, links.go, relays.go, peers.go,
+// spares.go, discovery.go, bond.go (the daemon's part, room by room), server.go (coordinator), relay.go (the relay's end),
 // stream.go, flow.go (data), trace.go.
 package sim
 
@@ -53,6 +54,7 @@ func (b Backend) Run(ctx context.Context, s scenario.Scenario, o scenario.Option
 		}
 		w.history.End = now
 		w.noteFlows()
+		w.noteLinks(now)
 		outcomes, decided := w.history.Judge(s, now >= end)
 		if now >= end || decided && w.happened(now) {
 			return w.result(b.Name(), outcomes), nil
@@ -77,8 +79,7 @@ func (b Backend) able(s scenario.Scenario) error {
 // happened reports whether all events are over, and whether somebody expects anything at all: without, a scenario
 // goes on to its end.
 func (w *world) happened(now time.Duration) bool {
-	n := len(w.s.Events)
-	return len(w.s.Expect) > 0 && (n == 0 || w.s.Events[n-1].At < now)
+	return len(w.s.Expect) > 0 && w.lastEvent < now
 }
 
 // result sums the run up.

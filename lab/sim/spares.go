@@ -37,7 +37,7 @@ type ask struct {
 func (n *node) openSockets(now time.Time, p *peer, o path.Opening) {
 	var opened []path.Opened
 	for range o.Count {
-		s, err := n.m.host.Listen(0)
+		s, err := n.link(n.attemptLink()).listen(0)
 		if err != nil {
 			n.log("not all sockets that a path may need can be opened: %v", err)
 			break

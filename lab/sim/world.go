@@ -21,21 +21,24 @@ type world struct {
 	net      *vnet.Network
 	routers  map[string]*vnet.Router
 	machines []*machine      // in the scenario's order
-	down     map[string]bool // routers and hosts whose link is cut
+	down     map[string]bool // links that are down, by the names that events have for them
+	cut      map[string]bool // those that carry nothing in some direction, and do not say so
 	nodes    []*node         // by number, also those that are switched off
 	servers  []*relayServer  // relays, the server's first
 	server   *coordinator
 	issuer   key.SigningPrivate
 	network  [8]byte // of tickets
 	history  scenario.History
-	flows    []*flow
-	trace    *trace
-	err      error // of an event that could not be
+	// lastEvent is when the last event happens; before the beginning if there is none.
+	lastEvent time.Duration
+	flows     []*flow
+	trace     *trace
+	err       error // of an event that could not be
 }
 
 // newWorld lays a scenario out and switches on what is on at the beginning.
 func newWorld(s scenario.Scenario, o scenario.Options) (*world, error) {
-	w := &world{s: s, o: o, net: vnet.New(o.Seed), routers: map[string]*vnet.Router{}, down: map[string]bool{}, issuer: key.NewSigning()}
+	w := &world{s: s, o: o, net: vnet.New(o.Seed), routers: map[string]*vnet.Router{}, down: map[string]bool{}, cut: map[string]bool{}, issuer: key.NewSigning()}
 	if o.KeepTrace {
 		w.trace = newTrace(w)
 	}
@@ -55,7 +58,9 @@ func newWorld(s scenario.Scenario, o scenario.Options) (*world, error) {
 	for _, f := range s.Flows {
 		w.flows = append(w.flows, newFlow(w, f))
 	}
+	w.lastEvent = -1
 	for _, e := range s.Story() {
+		w.lastEvent = max(w.lastEvent, e.At)
 		w.net.After(e.At, func(now time.Time) {
 			w.say("%s", e)
 			if err := w.happen(now, e); err != nil && w.err == nil {
@@ -142,6 +147,15 @@ func (w *world) addMachines() error {
 		if err != nil {
 			return err
 		}
+		for i, g := range h.Legs()[1:] {
+			leg, err := host.AddLeg(h.LegName(i+1), w.segment(g.On), h.Link.Out)
+			if err == nil {
+				err = leg.SetLinks(h.Link.Out, h.Link.In)
+			}
+			if err != nil {
+				return err
+			}
+		}
 		if h.IPv6 {
 			if err := host.EnableIPv6(); err != nil {
 				return err
@@ -206,6 +220,10 @@ func (w *world) stop(now time.Time, m *machine) {
 
 // happen lets an event happen.
 func (w *world) happen(now time.Time, e scenario.Event) (err error) {
+	switch e.Verb {
+	case scenario.Down, scenario.Up, scenario.Cut, scenario.Mend, scenario.Set:
+		return w.letLinks(now, e)
+	}
 	name := e.Args[0]
 	r, m := w.routers[name], w.machine(name)
 	switch {
@@ -233,13 +251,6 @@ func (w *world) happen(now time.Time, e scenario.Event) (err error) {
 		return w.move(now, m, m.on)
 	case scenario.Move:
 		return w.move(now, m, e.Args[1])
-	case scenario.Down, scenario.Up:
-		w.setUp(now, name, e.Verb == scenario.Up)
-	case scenario.Set:
-		if r != nil {
-			return r.SetLinks(e.Link.Out, e.Link.In)
-		}
-		return m.host.SetLinks(e.Link.Out, e.Link.In)
 	case scenario.Stop:
 		w.stop(now, m)
 	case scenario.Start:
@@ -276,30 +287,26 @@ func (w *world) move(now time.Time, m *machine, to string) error {
 	return nil
 }
 
-// setUp cuts a link, or mends it. A machine sees that of its own.
-func (w *world) setUp(now time.Time, name string, up bool) {
-	w.down[name] = !up
-	if r := w.routers[name]; r != nil {
-		r.SetUp(up)
-		return
-	}
-	m := w.machine(name)
-	m.host.SetUp(up)
-	if m.node != nil {
-		m.node.networkChanged(now)
-	}
-}
-
-// leg is how long a packet takes from a machine to the internet, or back, and whether one gets there at all. It
-// is what streams are made of, which no NAT keeps from passing.
+// leg is how long a packet takes from a machine to the internet, or back, and whether one gets there at all: by the first
+// link that is up, as the machine's routes say. It is what streams are made of, which no NAT keeps from passing.
 func (w *world) leg(m *machine) (delay time.Duration, up bool) {
-	out, _ := m.host.Links()
-	delay, up = out.Delay, !w.down[m.spec.Name]
-	for at := m.on; at != scenario.Internet; {
-		r := w.routers[at]
-		out, _ := r.Links()
+	index, places := 0, m.spec.Legs()
+	for i := range places {
+		if !w.down[m.spec.LegName(i)] {
+			index = i
+			break
+		}
+	}
+	at, name := places[index].On, m.spec.LegName(index)
+	if len(places) == 1 {
+		at = m.on
+	}
+	out, _ := m.host.Legs()[index].Links()
+	delay, up = out.Delay, !w.down[name] && !w.cut[name]
+	for at != scenario.Internet {
+		out, _ := w.routers[at].Links()
 		delay += out.Delay
-		up = up && !w.down[at]
+		up = up && !w.down[at] && !w.cut[at]
 		at = w.s.Router(at).On
 	}
 	return delay, up

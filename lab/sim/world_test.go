@@ -118,7 +118,7 @@ flow ann bob every=1s
 	if send(stranger, 0); f.hist.Arrived[3] != 0 {
 		t.Error("what a stranger sends is taken for the peer's")
 	}
-	w.nodes[0].main.Close()
+	w.nodes[0].links[0].socket.Close()
 	if send(w.machine("ann").host, nodePort); f.hist.Arrived[3] == 0 {
 		t.Error("what comes from the peer's address is not taken")
 	}
