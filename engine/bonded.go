@@ -20,8 +20,10 @@ const (
 	offerSoon   = 500 * time.Millisecond
 	offerTries  = 6
 	offerSeldom = 30 * time.Second
-	// offerAgain is how often it is said again while data flows: the peer may have started anew.
+	// offerAgain is how often it is said again while data flows: the peer may have started anew. offerNamed is how often while it
+	// does not know the number of a way that carries data.
 	offerAgain = 5 * time.Second
+	offerNamed = time.Second
 	// unheardFor is how long packets go by several ways while the peer says nothing of them.
 	unheardFor = 3 * time.Second
 	// lingerFor is how long a bond of which one way is left goes on: what was lost by the others is sent again by it.
@@ -205,6 +207,11 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	b.mu.Lock()
 	b.heard, b.unheard, b.tries = now, 0, 0
 	b.on.Store(!b.gone)
+	for i := range f.NPaths {
+		if w := b.way(bond.PathID(f.Paths[i].ID)); w != nil {
+			w.named = true
+		}
+	}
 	b.send.Feedback(now, f)
 	b.collect(now)
 	wake := b.asleep != 0 || b.send.Wake() < b.until
@@ -287,20 +294,22 @@ func classOf(b []byte) (dscp, proto uint8, ports [2]uint16) {
 	return dscp, proto, ports
 }
 
-// sealInner seals a packet of weft's own, or a keepalive, and sends it by a way; nil: by that which takes least time, or
-// the route. What goes by a way of the bond is on its books, so that it is sent again if it is lost and no gap stays.
-func (e *Engine) sealInner(out *burst, s *session, w *way, inner []byte) error {
+// sealInner seals a packet of weft's own, or a keepalive, and sends it by the way that takes least time, or else the route;
+// and if again is set, by a second as well: also, or where that is nil or the same the next best. What goes by a way of the bond is on
+// its books, so that it is sent again if it is lost and no gap stays.
+func (e *Engine) sealInner(out *burst, s *session, also *way, again bool, inner []byte) error {
 	p := s.peer
+	w := p.route.Load()
 	b := p.bond.Load()
+	booked := false
 	if b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if id, ok := b.send.Best(); ok && w == nil && b.on.Load() {
-			w = b.way(id)
+		if id, ok := b.send.Best(); ok && b.on.Load() {
+			if best := b.way(id); best != nil {
+				w, booked = best, true
+			}
 		}
-	}
-	if w == nil {
-		w = p.route.Load()
 	}
 	if w == nil {
 		return ErrNoWay
@@ -314,14 +323,40 @@ func (e *Engine) sealInner(out *burst, s *session, w *way, inner []byte) error {
 		return ErrNoWay
 	}
 	now := e.now()
-	if b != nil && b.on.Load() && slices.Contains(b.ways[:b.live], w) {
-		b.send.Sent(time.Duration(now), w.path(), s.Remote, counter, message)
-	}
 	w.txPackets.Add(1)
 	w.txBytes.Add(uint64(len(message)))
 	p.sent.Store(now)
+	if booked {
+		b.send.SentControl(time.Duration(now), w.path(), s.Remote, counter, message)
+		again = again || b.conf.Mode == BondRedundant // or what is lost is waited for
+	}
+	if again {
+		if also == nil || also == w {
+			also = nil
+			if booked {
+				if id, ok := b.send.Second(time.Duration(now), w.path(), len(message)); ok {
+					also = b.way(id)
+				}
+			}
+		}
+		e.copyInner(out, b, s, also, now, counter, message)
+	}
 	out.flush()
 	return nil
+}
+
+// copyInner sends a packet of weft's own by a second way; nil: by none. B.mu is held, if there is a bond.
+func (e *Engine) copyInner(out *burst, b *bonded, s *session, w *way, now int64, counter uint64, message []byte) {
+	if w == nil {
+		return
+	}
+	if l, err := e.lane(w); err == nil && out.copy(l, s.peer.id, message) {
+		if b != nil && slices.Contains(b.ways[:b.live], w) {
+			b.send.SentCopy(time.Duration(now), w.path(), s.Remote, counter, len(message))
+		}
+		w.txPackets.Add(1)
+		w.txBytes.Add(uint64(len(message)))
+	}
 }
 
 // bondStatus tells how a peer's bond does.

@@ -21,6 +21,8 @@ type burst struct {
 	stream    StreamSender
 	streamTo  weft.NodeID
 	datagrams [][]byte
+
+	also *burst // messages of this one that go by a second way; nil: none did
 }
 
 // burstSize is how much is sealed before it is sent at the latest, in bytes: twice what one UDP_SEGMENT send takes.
@@ -138,6 +140,14 @@ func (b *burst) carry(l lane, to weft.NodeID, message []byte) bool {
 	return true
 }
 
+// copy sends a message that was sealed since the last flush by another way, too.
+func (b *burst) copy(l lane, to weft.NodeID, message []byte) bool {
+	if b.also == nil {
+		b.also = newBurst(b.e) // the message would be written over if this one had to be flushed
+	}
+	return b.also.carry(l, to, message)
+}
+
 // begin makes room for a message of size bytes, and puts the relay's prefix in front, if there is one.
 func (b *burst) begin(l lane, to weft.NodeID, size int) bool {
 	if cap(b.place)-len(b.place) < wire.DataPrefix+size || l.stream != b.stream || b.stream != nil && b.streamTo != to {
@@ -181,6 +191,9 @@ func (b *burst) flush() {
 		}
 	}
 	b.place = b.place[:0]
+	if b.also != nil {
+		b.also.flush()
+	}
 }
 
 // errNotTaken is what packets met that the kernel refused: a firewall, a network that is gone.

@@ -118,7 +118,7 @@ func (l *line) done() {
 	l.head = nil
 }
 
-// ask offers the peer a bond, by each of its ways, if it is time to.
+// ask offers the peer a bond, if it is time to.
 func (o *sender) ask(b *bonded, now time.Duration) {
 	s := b.peer.current.Load()
 	if s == nil || int64(now) >= s.until {
@@ -130,21 +130,34 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 		return
 	}
 	b.offer++
+	best, ok := b.send.Best()
+	if !ok {
+		return
+	}
+	soon := offerAgain
+	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
+	for _, w := range b.ways[:b.live] {
+		// A frame by a way that takes long is a gap for data that does not: so others than the best say their number only where it is needed.
+		needed := !w.named && w.carried
+		if w.path() != best && !needed {
+			continue
+		}
+		if needed {
+			soon = offerNamed
+		}
+		w.carried = false
+		o.put(b, s, w, now, wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())}), true)
+	}
+	o.paced.flush()
 	switch {
 	case b.on.Load() && b.tries == 0:
-		b.offerAt = now + offerAgain
+		b.offerAt = now + soon
 	case b.tries < offerTries:
 		b.offerAt = now + offerSoon
 	default:
 		b.offerAt = now + offerSeldom
 	}
 	b.tries++
-	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
-	for _, w := range b.ways[:b.live] {
-		offer := wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())})
-		o.put(b, s, w, now, offer, true)
-	}
-	o.paced.flush()
 }
 
 // put seals a packet for a way and sends it. B.mu is held.
@@ -158,23 +171,24 @@ func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []
 		return nil, 0
 	}
 	if control {
-		b.send.Sent(now, w.path(), s.Remote, counter, message)
+		b.send.SentControl(now, w.path(), s.Remote, counter, message)
 	} else {
 		b.send.Sent(now, w.path(), s.Remote, counter, message)
+		w.carried = true
 	}
 	w.txPackets.Add(1)
 	w.txBytes.Add(uint64(len(message)))
 	return message, counter
 }
 
-// copyBy sends a message by another way, too, or again.
-func (o *sender) copyBy(w *way, to weft.NodeID, message []byte) {
+// carry sends a message that was sealed before: again, or one of this burst by another way as well.
+func (o *sender) carry(w *way, to weft.NodeID, message []byte, how func(*burst, lane, weft.NodeID, []byte) bool) {
 	l, err := o.e.lane(w)
 	if err != nil {
 		o.e.drops.noRoute.Add(1)
 		return
 	}
-	if o.paced.carry(l, to, message) {
+	if how(o.paced, l, to, message) {
 		w.txPackets.Add(1)
 		w.txBytes.Add(uint64(len(message)))
 	}
@@ -233,7 +247,7 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 			break
 		}
 		if w := b.way(id); w != nil {
-			o.copyBy(w, b.peer.id, message)
+			o.carry(w, b.peer.id, message, (*burst).carry)
 		}
 		sealed += len(message)
 	}
@@ -297,7 +311,7 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 	if id, ok := b.send.Second(now, w.path(), len(message)); ok {
 		if second := b.way(id); second != nil {
 			b.send.SentCopy(now, id, s.Remote, counter, len(message))
-			o.copyBy(second, b.peer.id, message)
+			o.carry(second, b.peer.id, message, (*burst).copy)
 		}
 	}
 }

@@ -262,6 +262,9 @@ func (o *opener) add(n int) {
 // delivered now.
 func (o *opener) arrived(s *session, counter uint64, size int, packet []byte) bool {
 	r := o.order
+	if r != nil && packet != nil && o.run.way != nil {
+		r.came = o.run.way
+	}
 	return r != nil && r.recv.Arrive(time.Duration(o.now), o.path(), s.Local, counter, size, packet, packet != nil && r.urgent(packet))
 }
 

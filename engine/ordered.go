@@ -22,6 +22,7 @@ type ordered struct {
 	timer *time.Timer
 	alarm time.Duration // when the timer is set for; bond.Never: it is not
 	turns int           // feedback sent
+	came  *way          // by which the latest data came; nil: none
 	frame wire.Feedback
 	room  [wire.MaxFeedbackSize + wireguard.PaddingMultiple]byte
 }
@@ -36,14 +37,11 @@ func (e *Engine) orderOf(p *peer) *ordered {
 	return p.order.Load()
 }
 
-// name notes what the peer calls a way, if an offer is the latest that came by it: one that was sent again comes by another way than it names. It answers.
+// name notes what the peer calls a way by which its offer came, and answers.
 func (r *ordered) name(s *session, w *way, offer wire.Offer) {
-	if int32(offer.Seq-w.offered) > 0 || w.offered == 0 {
-		w.offered = offer.Seq
-		r.recv.Named(r.e.numbered(r.peer, w), offer.Path)
-	}
+	r.recv.Named(r.e.numbered(r.peer, w), offer.Path)
 	answer := wire.AppendOffer(r.room[:0], wire.Offer{Seq: offer.Seq, Path: offer.Path, Answer: true})
-	if err := r.e.sealInner(r.burst, s, nil, answer); err != nil {
+	if err := r.e.sealInner(r.burst, s, w, true, answer); err != nil {
 		r.e.failed(1, err)
 	}
 }
@@ -57,43 +55,16 @@ func (e *Engine) numbered(p *peer, w *way) bond.PathID {
 	return bond.PathID(w.number.Load())
 }
 
-// tell sends the feedback that is due. R.mu is held.
+// tell sends the feedback that is due: by the way that takes least time, and every other by that as well by which the latest
+// data came, which works at least in that direction. R.mu is held.
 func (r *ordered) tell(now time.Duration) {
 	s := r.peer.current.Load()
 	for s != nil && r.recv.Feedback(now, &r.frame) {
-		frame := wire.AppendFeedback(r.room[:0], &r.frame)
 		r.turns++
-		var w *way // that which takes least time, and every other by another way as well: it may be dead in this direction alone
-		if err := r.e.sealInner(r.burst, s, w, frame); err != nil {
+		if err := r.e.sealInner(r.burst, s, r.came, r.turns%2 == 0, wire.AppendFeedback(r.room[:0], &r.frame)); err != nil {
 			r.e.failed(1, err)
-			return
-		}
-		if r.turns%2 == 0 {
-			if w = r.other(); w != nil {
-				frame = wire.AppendFeedback(r.room[:0], &r.frame)
-				if err := r.e.sealInner(r.burst, s, w, frame); err != nil {
-					r.e.failed(1, err)
-				}
-			}
 		}
 	}
-}
-
-// other is a way of the peer's bond that is not the best, each in turn; nil: there is none.
-func (r *ordered) other() *way {
-	b := r.peer.bond.Load()
-	if b == nil {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	best, _ := b.send.Best()
-	for i := range b.live {
-		if w := b.ways[(r.turns/2+i)%b.live]; w.path() != best {
-			return w
-		}
-	}
-	return nil
 }
 
 // settle has what is due happen, and sets the timer for what will be. R.mu is held, and what was in order is delivered.

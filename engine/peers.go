@@ -53,8 +53,10 @@ type way struct {
 	mtu  atomic.Int32 // the longest inner packet by it, in bytes; 0: as long as the device's
 	tcp  atomic.Pointer[connected]
 
-	number  atomic.Uint32 // of the path that it is to bonds; 0: it has none yet
-	offered uint32        // number of the latest offer that came by it; guarded by ordered.mu
+	number atomic.Uint32 // of the path that it is to bonds; 0: it has none yet
+
+	// Guarded by bonded.mu: the peer has shown that it knows the number; data went by it that the peer could not yet name.
+	named, carried bool
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }

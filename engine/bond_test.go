@@ -1,0 +1,349 @@
+package engine
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/wire"
+)
+
+// detour is another way to a node: what comes to it goes on to the node, and back, unless it is cut.
+type detour struct {
+	c     *net.UDPConn // to whom the sender sends
+	out   *net.UDPConn // from where the node hears
+	to    netip.AddrPort
+	from  atomic.Pointer[netip.AddrPort]
+	cut   atomic.Bool
+	delay time.Duration
+	ended sync.WaitGroup
+}
+
+func newDetour(t testing.TB, to netip.AddrPort, delay time.Duration) *detour {
+	t.Helper()
+	d := &detour{to: to, delay: delay}
+	for _, c := range []**net.UDPConn{&d.c, &d.out} {
+		u, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.SetReadBuffer(4 << 20)
+		*c = u
+	}
+	d.ended.Go(func() {
+		d.pump(d.c, d.out, func(from netip.AddrPort) netip.AddrPort { d.from.Store(&from); return d.to })
+	})
+	d.ended.Go(func() {
+		d.pump(d.out, d.c, func(netip.AddrPort) netip.AddrPort { return *d.from.Load() })
+	})
+	t.Cleanup(func() { d.c.Close(); d.out.Close(); d.ended.Wait() })
+	return d
+}
+
+func (d *detour) pump(in, out *net.UDPConn, where func(from netip.AddrPort) netip.AddrPort) {
+	for b := make([]byte, 1<<16); ; {
+		n, from, err := in.ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		to := where(unmap(from))
+		if d.cut.Load() {
+			continue
+		}
+		if d.delay == 0 {
+			out.WriteToUDPAddrPort(b[:n], to)
+			continue
+		}
+		late := append([]byte(nil), b[:n]...)
+		time.AfterFunc(d.delay, func() { out.WriteToUDPAddrPort(late, to) })
+	}
+}
+
+func addrPortOf(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// manyWays is two nodes with two ways: one directly, one by a detour that takes longer.
+func manyWays(t testing.TB, mode BondMode, delay time.Duration) (a, b *node, d *detour) {
+	t.Helper()
+	a, b = talking(t)
+	d = newDetour(t, b.addr(), delay)
+	b.Learn(a.id, addrPortOf(d.out))
+	a.Learn(b.id, addrPortOf(d.c))
+	a.SetBond(b.id, Bond{Mode: mode, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}, {Via: weft.DirectVia(0, addrPortOf(d.c))}}})
+	b.SetBond(a.id, Bond{Mode: mode, Ways: []BondWay{{Via: weft.DirectVia(0, a.addr())}, {Via: weft.DirectVia(0, addrPortOf(d.out))}}})
+	return a, b, d
+}
+
+// bonds waits until a peer has agreed to a bond, with packets that go on in a series.
+func bonds(t testing.TB, a, b *node, seq uint32) uint32 {
+	t.Helper()
+	eventually(t, "the peers bond", func() bool {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("the bond: %+v\nthe receiver: %+v", a.BondStatus(b.id), b.BondStatus(a.id))
+			}
+		}()
+		exchange(t, a, b, seq)
+		seq++
+		return a.BondStatus(b.id).On
+	})
+	return seq
+}
+
+// series sends packets in even steps and tells which came, in which order.
+func series(t testing.TB, a, b *node, n int, every time.Duration, at func(i int)) (came []uint32) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for i := range n {
+			if at != nil {
+				at(i)
+			}
+			select {
+			case a.tun.out <- marked(packet(addrOf(a.id), addrOf(b.id), uint32(i), 1000)):
+			case <-a.tun.closed:
+				return
+			}
+			<-tick.C
+		}
+	}()
+	for last := time.NewTimer(patience); ; {
+		select {
+		case p := <-b.tun.in:
+			last.Reset(patience)
+			came = append(came, binary.BigEndian.Uint32(p[20:]))
+			if len(came) == n {
+				<-done
+				return came
+			}
+		case <-last.C:
+			<-done
+			return came
+		}
+	}
+}
+
+// inOrder checks that all came once, and in order unless the machine was so slow that gaps were given up.
+func inOrder(t testing.TB, a, b *node, came []uint32, n int) {
+	t.Helper()
+	r := b.BondStatus(a.id).Receiver
+	if len(came) != n {
+		t.Errorf("%d of %d packets came; drops %+v, %+v, the receiver %+v", len(came), n, a.Drops(), b.Drops(), r)
+	}
+	seen := make(map[uint32]bool)
+	late := 0
+	for i, seq := range came {
+		if seen[seq] {
+			t.Fatalf("packet %d came twice", seq)
+		}
+		if seen[seq] = true; i > 0 && seq < came[i-1] {
+			late++
+		}
+	}
+	if gaps := r.ByTime + r.ByPaths + r.ByMemory + r.Late; late > 0 && gaps == 0 {
+		t.Errorf("%d came behind later ones, and no gap was given up: %+v", late, r)
+	} else if late > 0 {
+		t.Logf("%d came behind later ones: %+v", late, r)
+	}
+}
+
+func TestPacketsGoByAllWaysOfABondAndComeInOrder(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 10*time.Millisecond)
+	bonds(t, a, b, 1)
+	const n = 3000
+	inOrder(t, a, b, series(t, a, b, n, 200*time.Microsecond, nil), n)
+	s := a.BondStatus(b.id)
+	if len(s.Ways) != 2 || !s.On || s.Mode != "aggregate" {
+		t.Fatalf("status: %+v", s)
+	}
+	for _, w := range s.Ways {
+		t.Logf("%v: %+v", w.Via, w.PathStatus)
+	}
+	if c := counters(a, b.id, weft.DirectVia(0, addrPortOf(d.c))); c.TxPackets == 0 {
+		t.Error("nothing was offered by the second way")
+	}
+	if r := b.BondStatus(a.id).Receiver; r.Delivered < n {
+		t.Errorf("the receiver: %+v", r)
+	}
+	exchange(t, b, a, 9)
+}
+
+func TestAWayThatFallsSilentCostsNoPacket(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 0)
+	bonds(t, a, b, 1)
+	const n = 4000
+	inOrder(t, a, b, series(t, a, b, n, 200*time.Microsecond, func(i int) { d.cut.Store(i >= n/2) }), n)
+	s := a.BondStatus(b.id)
+	t.Logf("%+v", s.Events)
+	for _, w := range s.Ways {
+		t.Logf("%v: %+v", w.Via, w.PathStatus)
+	}
+}
+
+func TestAWayThatIsTakenOutCostsNoPacket(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 5*time.Millisecond)
+	bonds(t, a, b, 1)
+	const n = 2000
+	inOrder(t, a, b, series(t, a, b, n, 200*time.Microsecond, func(i int) {
+		if i == n/2 {
+			d.cut.Store(true)
+			a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}}})
+		}
+	}), n)
+	eventually(t, "the bond of one way ends", func() bool { return a.Engine.peer(b.id).bond.Load() == nil })
+	exchange(t, a, b, n)
+}
+
+func TestARedundantBondLosesNothingWhereOneWayIsDead(t *testing.T) {
+	a, b, d := manyWays(t, BondRedundant, 0)
+	bonds(t, a, b, 1)
+	const n = 1000
+	inOrder(t, a, b, series(t, a, b, n, 500*time.Microsecond, func(i int) { d.cut.Store(i >= n/2) }), n)
+	if c := counters(a, b.id, weft.DirectVia(0, addrPortOf(d.c))); c.TxPackets < n/2 {
+		t.Errorf("%d packets went by the second way", c.TxPackets)
+	}
+}
+
+// lateStream is a fakeStream that does not wait for who receives, as streams do not.
+type lateStream struct {
+	fakeStream
+	waiting chan [][]byte
+}
+
+func newLateStream(t testing.TB, n *node, nodes map[weft.NodeID]*node) *lateStream {
+	s := &lateStream{fakeStream{viaStream.Relay, n.id, nodes}, make(chan [][]byte, 1024)}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for datagrams := range s.waiting {
+			for id := range nodes {
+				if id != n.id {
+					s.fakeStream.SendTo(id, datagrams)
+				}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		for _, x := range nodes {
+			x.Close()
+		}
+		close(s.waiting)
+		ended.Wait()
+	})
+	return s
+}
+
+func (s *lateStream) SendTo(_ weft.NodeID, datagrams [][]byte) error {
+	list := make([][]byte, len(datagrams))
+	for i, d := range datagrams {
+		list[i] = append([]byte(nil), d...)
+	}
+	s.waiting <- list
+	return nil
+}
+
+func TestRelaysAreWaysLikeAnyOther(t *testing.T) {
+	a, b := talking(t)
+	for _, n := range []*node{a, b} {
+		n.SetRelay(viaStream.Relay, netip.AddrPort{}, newLateStream(t, n, map[weft.NodeID]*node{a.id: a, b.id: b}))
+	}
+	ways := []weft.Via{viaUDP, viaStream}
+	set := func(x, y *node) {
+		x.SetBond(y.id, Bond{Mode: BondRedundant, Ways: []BondWay{{Via: ways[0]}, {Via: ways[1]}}})
+		x.SetRoute(y.id, viaUDP)
+	}
+	set(a, b)
+	set(b, a)
+	bonds(t, a, b, 1)
+	const n = 500
+	inOrder(t, a, b, series(t, a, b, n, 500*time.Microsecond, nil), n)
+	for _, via := range ways {
+		if c := counters(a, b.id, via); c.TxPackets < n/2 {
+			t.Errorf("by %v went %d packets", via, c.TxPackets)
+		}
+	}
+}
+
+func TestWithoutAnAnswerPacketsGoByTheRoute(t *testing.T) {
+	a, b := talking(t)
+	// What the peer sends does not come: as if it did not answer.
+	d := newDetour(t, b.addr(), 0)
+	b.SetRoute(a.id, weft.DirectVia(0, netip.MustParseAddrPort("127.0.0.1:9")))
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c))}, {Via: weft.DirectVia(0, b.addr())}}})
+	for seq := range uint32(200) {
+		exchange(t, a, b, seq)
+	}
+	if s := a.BondStatus(b.id); s.On || s.Why == "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestABondThatWasSetForAStrangerIsNone(t *testing.T) {
+	n := start(t, 1)
+	n.SetBond(9, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: viaUDP}, {Via: viaStream}}})
+	if s := n.BondStatus(9); s.On || s.Why == "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWithOneWayThereIsNoBond(t *testing.T) {
+	a, b := talking(t)
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}}})
+	if a.Engine.peer(b.id).bond.Load() != nil {
+		t.Error("there is one")
+	}
+	a.SetBond(b.id, Bond{Mode: BondOff, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}, {Via: viaUDP}}})
+	if a.Engine.peer(b.id).bond.Load() != nil {
+		t.Error("one that is off is there")
+	}
+}
+
+func TestWhatPeersSayInsideASessionIsChecked(t *testing.T) {
+	a, b, _ := manyWays(t, BondAggregate, 0)
+	seq := bonds(t, a, b, 1)
+	var absurd wire.Feedback
+	absurd.Session, absurd.Base, absurd.NWords = a.Engine.peer(b.id).current.Load().Remote, 1<<40, 1
+	absurd.Words[0] = ^uint64(0)
+	for _, frame := range [][]byte{
+		{0}, {1}, {2}, {3}, {15}, {2, 0, 255, 255}, wire.AppendFeedback(nil, &absurd),
+		wire.AppendOffer(nil, wire.Offer{Seq: 1 << 31, Path: 1 << 15}), wire.AppendOffer(nil, wire.Offer{Seq: 7, Path: 7, Answer: true}),
+	} {
+		out := newBurst(b.Engine)
+		if err := b.sealInner(out, b.Engine.peer(a.id).current.Load(), nil, false, append(make([]byte, 0, 256), frame...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		exchange(t, a, b, seq)
+		seq++
+		exchange(t, b, a, seq)
+	}
+}
+
+func TestBondedHotPathsAllocateNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes pools allocate")
+	}
+	a, b, _ := manyWays(t, BondAggregate, 0)
+	bonds(t, a, b, 1)
+	l := &loop{packet: super(addrOf(1), addrOf(2), 8)}
+	o := newSender(a.Engine, l)
+	once := func() {
+		l.give = 1
+		o.fill()
+		o.serve()
+	}
+	for range 2000 { // until the log of what was sent is as large as it gets
+		once()
+	}
+	if n := leastAllocs(once); n > 0 {
+		t.Errorf("sending by a bond allocates %v times", n)
+	}
+}
