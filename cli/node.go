@@ -14,6 +14,7 @@ import (
 
 	"weft"
 	"weft/node"
+	"weft/wire"
 )
 
 // proxyPasswordEnv is where a password for the proxy of userspace mode may come from.
@@ -108,8 +109,8 @@ func parseLinks(list []string) (names []string, metrics map[string]int, err erro
 			return nil, nil, usagef("--link: %q names no interface: give IFACE or IFACE:METRIC, for example eth0:10", s)
 		}
 		if has {
-			if metric, err = strconv.ParseUint(text, 10, 32); err != nil {
-				return nil, nil, usagef("--link: %q is no metric: give a number, the lower the better, for example %s:10", text, name)
+			if metric, err = strconv.ParseUint(text, 10, 32); err != nil || metric > wire.MaxMetric {
+				return nil, nil, usagef("--link: %q is no metric: give 0 to %d, the lower the better, for example %s:10", text, wire.MaxMetric, name)
 			}
 		}
 		if slices.Contains(names, name) {

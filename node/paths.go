@@ -75,8 +75,11 @@ func (me *mesh) paths(now time.Time, p *peer, local bool) weft.Paths {
 		c := find(counters, w.Via)
 		st.Load = weft.PathLoad{TxBytes: c.TxBytes, RxBytes: c.RxBytes, TxPackets: c.TxPackets, RxPackets: c.RxPackets}
 		st.Load.RxRate, st.Load.TxRate = p.rates.of(now, c)
-		if i >= 0 && b.On {
+		switch {
+		case i >= 0 && b.On:
 			bonded(&st, b.Ways[i], w.State)
+		case b.On && st.State == weft.PathReady:
+			st.Reason = whyLeft(s.MemberChanges, w.Via)
 		}
 		doc.Paths = append(doc.Paths, st)
 	}
@@ -130,6 +133,16 @@ func (me *mesh) pathLink(v weft.Via) string {
 		return me.device(r.link)
 	}
 	return me.device(v.Link)
+}
+
+// whyLeft says why a way that works is not one of the bond's any more; "" of one that never was.
+func whyLeft(changes []path.MemberChange, via weft.Via) string {
+	for _, c := range slices.Backward(changes) {
+		if c.Via == via && !c.In {
+			return "left the bond: " + c.Reason
+		}
+	}
+	return ""
 }
 
 // share is how much of what is sent goes by each path.
