@@ -6,6 +6,7 @@ import "time"
 type bbr struct {
 	mode  mode
 	bw    float64       // bytes/s: what the path is believed to carry
+	peak  extreme       // the largest of it lately, with its sign turned
 	gain  float64       // the rate is so much of it
 	rtt   time.Duration // smoothed
 	least time.Duration // the least round trip of lately
@@ -23,7 +24,7 @@ type bbr struct {
 	calm  int     // rounds that are left without
 
 	over    time.Duration // since when the queue has not been short; 0: it was
-	before  float64       // what the rate was then
+	before  extreme       // the largest rate of the last seconds, with its sign turned
 	emptied time.Duration // when the queue was last empty, or emptied on purpose
 	rival   cubic         // while others fill the queue
 	until   time.Duration // of it
@@ -57,11 +58,16 @@ const (
 	probeFirst  = 0.06
 	probeMost   = 0.5
 	calmRounds  = 8
-	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip.
+	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet and jitter
+	// come on top.
 	queueLeast = 2 * time.Millisecond
 	queueMost  = 5 * time.Millisecond
+	// peakWithin is for how long it is remembered how fast the path was, and so how long a packet takes.
+	peakWithin = time.Minute
 	// emptyEvery is how often a standing queue is emptied, for the least delay to be seen. It is remembered for five to ten seconds.
 	emptyEvery = 4 * time.Second
+	// beforeWithin is how far back the rate is looked up of before others came. Half of it is what CUBIC begins with.
+	beforeWithin = 6 * time.Second
 	// yieldFor is how long a queue may stay that nothing drains until others are held to fill it: six round trips, at least this long.
 	// Who met others lately knows after a third of it.
 	yieldFor  = 300 * time.Millisecond
@@ -115,11 +121,12 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if s.RTT > 0 {
 		b.rtt += (s.RTT - b.rtt) / 8
 		b.least, b.sent, b.queue = s.MinRTT, s.Sent, s.Queue
-		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter
+		b.before.add(now, beforeWithin, -b.bw)
+		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
 		if !t.queued || s.Queue < t.queue {
 			t.queue, t.queued = s.Queue, true
 		}
-		if s.Queue <= b.most/4 {
+		if s.Queue <= b.most/3 {
 			b.emptied = now
 		}
 	}
@@ -157,7 +164,7 @@ func (b *bbr) carries(bw float64) {
 // overfull has the queue drain.
 func (b *bbr) overfull(now time.Duration) {
 	if b.over == 0 {
-		b.over, b.before = now, b.bw
+		b.over = now
 	}
 	b.gain, b.probe, b.excess = 1, probeFirst, true
 }
@@ -228,7 +235,7 @@ func (b *bbr) steer(now time.Duration) {
 			b.carries(t.rate)
 		}
 		b.rivals(now)
-	case t.queue > b.most/4:
+	case t.queue > b.most/3:
 		b.over, b.excess, b.probe = 0, true, probeFirst
 		if now-b.emptied > emptyEvery {
 			b.excess, b.emptied = false, now
@@ -267,7 +274,7 @@ func (b *bbr) rivals(now time.Duration) {
 	}
 	b.mode, b.met, b.until = compete, now, now+b.patient
 	b.rival.Restart(now, b.rtt)
-	b.rival.window = max(b.before*b.rtt.Seconds(), initialWindow)
+	b.rival.window = max(-b.before.add(now, beforeWithin, -b.bw)*b.rtt.Seconds()/2, initialWindow)
 	b.rival.threshold = b.rival.window
 }
 

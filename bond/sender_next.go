@@ -312,7 +312,7 @@ func (s *Sender) Target() time.Duration {
 	longest := time.Duration(0)
 	for _, l := range s.lanes {
 		if l.in(good) {
-			rtt := l.est.minRTT
+			rtt := l.est.rtt.smooth
 			if rtt == 0 {
 				rtt = l.RTT
 			}
