@@ -97,7 +97,7 @@ func (a *Agent) fail(now time.Time, p *pair, c cause, why string) {
 	h.state, h.cause, h.why, h.answers, h.row = Failed, c, why, 0, 0
 	h.failedAt, h.doubted, h.heldUntil = now, now, now.Add(c.hold(h.streak))
 	if c == silent || c == blackHole {
-		a.stops(now, p, why)
+		a.dies(now, p, why)
 	}
 	if c == lossy || c == slow {
 		h.answers = 1 // it is not dead

@@ -18,10 +18,11 @@ import (
 // members as the side with more links has. Between the same two links one way is a member: the direct one before a relay, UDP
 // before TCP, IPv4 or IPv6 whichever is faster. A relay stands in where two links have no direct way.
 //
-// A way leaves the members in the call that tells of it: its link went (SetLocal), the peer says that its own went, data by it
-// does not arrive (Silent), or pings are not answered. It is asked every eighth of a second then, as long as data flows, and is
-// back with the first answer. Each failure soon after it was back makes it wait longer, by quarters of seconds and not more than
-// two: it has to answer all that time.
+// A way leaves the members in the call that tells of it: its link went (SetLocal), the peer says that its own went, or pings are
+// not answered; two in quick succession when data by it is not heard of (Silent), which the bond does not wait for. It is asked
+// every eighth of a second then, as long as data flows, and is back with the first answer. Each failure soon after it was back
+// makes it wait longer, by quarters of seconds and not more than two: it has to answer all that time. What answers pings and
+// loses data stays a member, and rests as the bond thinks right.
 //
 // Nodes that have one link each have no members, and nothing is spent on them.
 
@@ -252,7 +253,7 @@ func (a *Agent) assemble(now time.Time, out *Actions) {
 // for a while: what a link that just came back needs another for may be there in a moment.
 func (a *Agent) choices(now time.Time) cover {
 	b := &a.bond
-	cells := a.cells()
+	cells := a.cells(now)
 	later := func(x cell, ours bool) bool { return a.expected(now, x, ours) }
 	free := slices.Clone(cells)
 	kept := match(cells, wire.MaxBondPaths, later)
@@ -280,10 +281,10 @@ func (a *Agent) choices(now time.Time) cover {
 }
 
 // cells are the best ways that carry between each two links.
-func (a *Agent) cells() (cells []cell) {
+func (a *Agent) cells(now time.Time) (cells []cell) {
 	for _, p := range a.pairs {
 		ours, theirs, ok := a.ends(p)
-		if !ok || !p.standing.carries {
+		if !ok || !p.standing.carries || p.via.Method.Relayed() && !p.standing.in && a.early(now, ours, theirs) {
 			continue
 		}
 		i := slices.IndexFunc(cells, func(x cell) bool { return x.ours == ours && x.theirs == theirs })
@@ -310,6 +311,19 @@ func (a *Agent) cells() (cells []cell) {
 	return cells
 }
 
+// early reports whether a relay is not to stand in yet: a direct way by one of the links failed just now.
+func (a *Agent) early(now time.Time, ours, theirs weft.LinkID) bool {
+	for _, q := range a.pairs {
+		l, f, ok := a.ends(q)
+		if ok && !q.via.Method.Relayed() && !q.standing.out.IsZero() && q.standing.flaps > 0 &&
+			(a.bond.ours && l == ours || a.bond.theirs && f == theirs) && !a.due(now, q.standing.out.Add(returnWithin)) {
+			a.bond.next = now
+			return true
+		}
+	}
+	return false
+}
+
 // better reports whether a pair is to be preferred to another between the same links.
 func better(p, q *pair) bool {
 	switch {
@@ -331,12 +345,13 @@ func better(p, q *pair) bool {
 }
 
 // expected reports whether a way is to be left out that shares a link with a member: its other link, ours or the peer's, had a
-// way just now to a third link that has none now either, and that way may be back in a moment.
+// way just now to a third link that is there and has none now either, and that way may be back in a moment.
 func (a *Agent) expected(now time.Time, x cell, mine bool) bool {
+	peers := a.peerLinks()
 	for _, q := range a.pairs {
 		ours, theirs, ok := a.ends(q)
 		if !ok || q.standing.out.IsZero() || q.standing.flaps == 0 ||
-			mine && (ours != x.ours || theirs == x.theirs) || !mine && (theirs != x.theirs || ours == x.ours) {
+			mine && (ours != x.ours || theirs == x.theirs || !slices.Contains(peers, theirs)) || !mine && (theirs != x.theirs || ours == x.ours) {
 			continue
 		}
 		third := !slices.ContainsFunc(a.pairs, func(p *pair) bool {
@@ -411,7 +426,7 @@ func (a *Agent) whyLeft(p *pair) string {
 }
 
 func (s *standing) whyJoined(p *pair) string {
-	if s.why != "" {
+	if !s.back.IsZero() && s.why != "" {
 		return "it answers again after: " + s.why
 	}
 	return fmt.Sprintf("it works, in %s", inWords(p.rtt.base()))

@@ -15,8 +15,9 @@ type bondFlow struct {
 	every    time.Duration
 	turn     int
 	sent     []sending
-	arrivals []time.Time // of packets, in the order of their arrival
-	idle     int         // there was no member to send by
+	arrivals []time.Time            // of packets, in the order of their arrival
+	idle     int                    // there was no member to send by
+	rests    map[weft.Via]time.Time // until when nothing goes by what was silent
 }
 
 // A sending is one packet, and by which way it went last.
@@ -28,7 +29,7 @@ type sending struct {
 
 // pool makes a host send by its members until a time.
 func (h *host) pool(every time.Duration, until time.Time) {
-	h.bonding.every, h.bonding.until = every, until
+	h.bonding.every, h.bonding.until, h.bonding.rests = every, until, map[weft.Via]time.Time{}
 	h.share()
 }
 
@@ -46,7 +47,9 @@ func (h *host) share() {
 func (h *host) give(n int, not weft.Via) {
 	w, f := h.w, &h.bonding
 	via := h.agent.Selected()
-	if live := slices.DeleteFunc(slices.Clone(h.members), func(m Member) bool { return m.Via == not || m.Metric != h.members[0].Metric }); len(live) > 0 {
+	if live := slices.DeleteFunc(slices.Clone(h.members), func(m Member) bool {
+		return m.Via == not || m.Metric != h.members[0].Metric || w.now.Before(f.rests[m.Via])
+	}); len(live) > 0 {
 		f.turn++
 		via = live[f.turn%len(live)].Via
 	} else if f.idle++; via == (weft.Via{}) {
@@ -72,7 +75,8 @@ func (h *host) missed(session uint32, n int, via weft.Via) {
 	by := func(is bool) bool {
 		return slices.ContainsFunc(f.sent[n+1:], func(s sending) bool { return s.arrived && (s.via == via) == is })
 	}
-	if by(false) && !by(true) {
+	if by(false) && !by(true) && !h.w.now.Before(f.rests[via]) {
+		f.rests[via] = h.w.now.Add(500 * time.Millisecond)
 		h.agent.Silent(h.w.now, via, "what was sent by it does not arrive")
 		h.poll()
 	}
@@ -126,6 +130,7 @@ func (h *host) seated(out *Actions) {
 		}
 		if c.In {
 			h.joins++
+			delete(h.bonding.rests, c.Via)
 		}
 		w.note("%s: member %v %v: %s", h.name, c.Via, c.In, c.Reason)
 	}
@@ -234,7 +239,7 @@ func TestABlackHoleIsLeftAtOnceAndItsEndIsNoticedInHalfASecond(t *testing.T) {
 		u.cut = true
 		w.note("cut link %d of a", u.id)
 		rtt := 2 * (w.oneWay + w.jitter)
-		w.until(rtt+100*time.Millisecond, "both leave it", func() bool { return !w.a.has(u.id) && !w.b.reaches(u.id) })
+		w.until(2*rtt+300*time.Millisecond, "both leave it", func() bool { return !w.a.has(u.id) && !w.b.reaches(u.id) })
 		w.run(time.Duration(300+w.rng.IntN(20000)) * time.Millisecond)
 		for _, h := range w.hosts {
 			if g := h.bonding.gap(cut, w.now); g > rtt+100*time.Millisecond {

@@ -23,10 +23,11 @@ const (
 	// and what held still is back at once.
 	restFirst = 250 * time.Millisecond
 	restLast  = 2 * time.Second
-	// holeFirst and holeLast are the same of a way that answered pings all the time that it carried no data: it would answer
-	// now as well, and each new try has data of some ten milliseconds sent twice.
-	holeFirst = 500 * time.Millisecond
-	holeLast  = 10 * time.Second
+	// doubtPings is how many pings a way that data is not heard of may leave unanswered: one may be lost, or this machine may
+	// have been late.
+	doubtPings = 2
+	// doubtMargin is how much longer than usual their answers may take: timers and threads are that late.
+	doubtMargin = 20 * time.Millisecond
 )
 
 // A standing is what is known of a pair as a way that a bond sends by. The zero value is of one that carries as far as
@@ -38,10 +39,12 @@ type standing struct {
 	seek    bool      // it is asked in quick succession whether it carries again
 	out     time.Time // when it stopped carrying; zero: it has not
 	why     string    // it did, in plain words
+	doubted time.Time // data that was sent by it is not heard of; zero: it is, or it answered a ping since
+	pings   int       // the prober's count at that time
+	judged  time.Time // when enough of them will have been unanswered; zero: they are not out
 	since   time.Time // from when on it answers again, without a gap; zero: it does not
 	heard   time.Time // its last answer since it is out
-	missed  bool      // it was silent while it was out: pings are lost where data is
-	suspect bool      // it is out because another way by one of its links is
+	suspect bool      // it is out because another by one of its links is
 	flaps   int       // failures, each soon after it was back
 	back    time.Time
 }
@@ -51,7 +54,7 @@ func (s *standing) fail(now time.Time, why string) {
 	if s.in {
 		s.flaps = Flaps(now, s.back, s.flaps)
 	}
-	s.out, s.why, s.since, s.heard, s.missed, s.suspect = now, why, time.Time{}, time.Time{}, false, false
+	s.out, s.why, s.doubted, s.since, s.heard, s.suspect = now, why, time.Time{}, time.Time{}, time.Time{}, false
 }
 
 // Flaps counts how often in a row something failed soon after it was back, from what it was before this failure.
@@ -63,24 +66,11 @@ func Flaps(now, back time.Time, before int) int {
 }
 
 // Rest is how long something that failed so often in a row has to hold still to be good again.
-func Rest(flaps int) time.Duration { return growing(flaps, restFirst, restLast) }
-
-func growing(flaps int, first, last time.Duration) time.Duration {
+func Rest(flaps int) time.Duration {
 	if flaps < 2 {
 		return 0
 	}
-	return min(first<<min(flaps-2, 10), last)
-}
-
-// rest is how long it has to answer without a gap to be good again.
-func (s *standing) rest() time.Duration {
-	switch {
-	case s.missed:
-		return Rest(s.flaps)
-	case s.suspect:
-		return 0
-	}
-	return growing(s.flaps, holeFirst, holeLast)
+	return min(restFirst<<min(flaps-2, 10), restLast)
 }
 
 // answered takes an answer to a ping that was sent while it was out, with one in every, and reports whether it carries again. Two
@@ -90,37 +80,59 @@ func (s *standing) answered(now time.Time, r *rtt, every time.Duration) bool {
 	if last.IsZero() {
 		last, gap = s.out, gap+r.smoothed
 	}
-	if late := now.Sub(last) > gap; s.since.IsZero() || late {
-		s.since, s.missed = now, s.missed || late
+	if s.since.IsZero() || now.Sub(last) > gap {
+		s.since, s.suspect = now, s.suspect && now.Sub(last) <= gap
 	}
 	s.heard = now
-	if now.Sub(s.since) < s.rest() {
+	if now.Sub(s.since) < Rest(s.flaps) && !s.suspect {
 		return false
 	}
 	s.out, s.back, s.seek = time.Time{}, now, false
 	return true
 }
 
-// Silent is told that data that was sent by a member does not arrive. The way leaves the members at once, is asked whether it
-// carries anything, and is back when it says so.
+// Silent is told that data that was sent by a member is not heard of. The bond sends nothing by it any more and goes on by
+// itself when it hears of it; here it is found out whether the way is dead: then it is no member until it answers again.
 func (a *Agent) Silent(now time.Time, via weft.Via, reason string) {
 	p := a.find(canonical(via))
-	if p == nil || !a.bonds() || !p.standing.out.IsZero() {
+	if p == nil || !a.bonds() || !p.standing.carries || !p.standing.doubted.IsZero() {
 		return
 	}
-	a.stops(now, p, reason)
+	s := &p.standing
+	s.doubted, s.judged, s.why, s.pings = now, time.Time{}, reason, p.probe.sent
+	p.probe.asked = true
 	p.check(now, 0)
+	a.doubt(now, p) // packets may have become too long for it
+}
+
+// verdict ends the doubt about a way that leaves pings unanswered.
+func (a *Agent) verdict(now time.Time, p *pair) {
+	s := &p.standing
+	if s.doubted.IsZero() || p.probe.sent-s.pings < doubtPings {
+		return
+	}
+	if s.judged.IsZero() {
+		s.judged = p.probe.last.Add(p.rtt.spread() + doubtMargin)
+	}
+	if a.due(now, s.judged) {
+		a.dies(now, p, s.why)
+	}
+}
+
+// dies takes note that a pair is silent, and has others doubted that use a link of its: most outages are of links.
+func (a *Agent) dies(now time.Time, p *pair, why string) {
+	if !a.bonds() || !p.standing.out.IsZero() {
+		return
+	}
+	a.stops(now, p, why)
 	ours, theirs, _ := a.ends(p)
 	for _, q := range a.pairs {
 		l, f, ok := a.ends(q)
-		if q == p || !ok || q.health.state != Valid || !(a.bond.ours && l == ours || a.bond.theirs && f == theirs) {
-			continue
-		}
-		if q.standing.in { // data says whether it is alive, and sooner
+		switch {
+		case q == p || !ok || !q.standing.carries || !(a.bond.ours && l == ours || a.bond.theirs && f == theirs):
+		case q.standing.in: // data says whether it is alive, and sooner
 			q.check(now, 0)
-			continue
-		}
-		if q.standing.out.IsZero() {
+		default:
 			a.stops(now, q, "a way by the same link is silent")
 			q.standing.suspect, q.standing.flaps = true, max(q.standing.flaps, p.standing.flaps)
 		}
@@ -137,9 +149,12 @@ func (a *Agent) stops(now time.Time, p *pair, why string) {
 	a.bond.dirty = true
 }
 
-// vouches takes an answer to a ping that was sent at some time by a pair that had stopped carrying.
+// vouches takes an answer to a ping that was sent at some time by a pair that was doubted, or had stopped carrying.
 func (a *Agent) vouches(now time.Time, p *pair, sent time.Time) {
 	s := &p.standing
+	if !s.doubted.IsZero() && !sent.Before(s.doubted) {
+		s.doubted = time.Time{}
+	}
 	if s.out.IsZero() || sent.Before(s.out) || !s.answered(now, &p.rtt, a.seekEvery(now, p)) {
 		return
 	}
@@ -163,6 +178,7 @@ func (a *Agent) seekEvery(now time.Time, p *pair) time.Duration {
 
 // carries reports whether data can be expected to arrive by a pair.
 func (a *Agent) carries(now time.Time, p *pair) bool {
+	a.verdict(now, p)
 	h, s := &p.health, &p.standing
 	dead := h.state == Failed && (h.cause == silent || h.cause == blackHole)
 	if dead && s.out.IsZero() && s.back.Before(h.failedAt) {
