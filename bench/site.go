@@ -173,8 +173,21 @@ func (s *site) startWeft(ctx context.Context, l *netns.Lab, srv *netns.Host) err
 			return err
 		}
 		s.peer = up.Self.Addrs[0]
+		if err := keepToUDP(wait, s.nodes[i].Client); err != nil {
+			return err
+		}
 	}
 	return s.bothDirect(wait)
+}
+
+// keepToUDP has a node make no TCP connections to peers: what is dropped of UDP here is dropped to have a relay measured.
+func keepToUDP(ctx context.Context, c *node.Client) error {
+	settings, err := c.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	settings.TCP = "off"
+	return c.SetSettings(ctx, settings)
 }
 
 // bothDirect waits until each end sends to the other directly.
