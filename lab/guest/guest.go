@@ -180,8 +180,14 @@ func (g *Guest) boot(ctx context.Context, c Config, tap string) error {
 	return g.SetAddrs(ctx, c.Addrs...)
 }
 
-// SetAddrs gives the guest these addresses and no others, and the routes that belong to them.
+// SetAddrs gives the guest these addresses and no others, and the routes that belong to them. The default routes go first: with
+// a route and no address on it, Linux sends from another interface's address, and be it that of a tunnel.
 func (g *Guest) SetAddrs(ctx context.Context, addrs ...netip.Prefix) error {
+	for _, family := range []string{"-4", "-6"} {
+		if _, err := g.Run(ctx, nil, "ip", family, "route", "flush", "exact", allOf(family)); err != nil {
+			return err
+		}
+	}
 	lines := []string{"link set " + device + " addrgenmode none up", "addr flush dev " + device + " scope global"}
 	for _, a := range addrs {
 		family, nodad := "-4", ""
