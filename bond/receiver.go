@@ -25,6 +25,8 @@ const (
 	holdMemory = 10 * time.Second
 	// liveFor is how long a path is waited for that brings nothing: two of the longest gaps.
 	liveFor = 2 * longestHold
+	// strayFor is for how long what comes of a session that is over is late, and not a sign that it goes on.
+	strayFor = 3 * time.Second
 	// shownFor is how long a path that brings nothing is told of in feedback: as long as a sender without feedback goes on.
 	shownFor = 3 * time.Second
 )
@@ -48,6 +50,7 @@ type Receiver struct {
 	nroutes int
 
 	store store
+	claim claim
 	out   []byte // what Next gave last
 	hold  hold
 	told  told
@@ -116,6 +119,9 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 	r.learn(s, counter)
 	w.serial = max(w.serial, s.serial)
 	s.last = r.now
+	if r.claim.made {
+		r.name(i, s, counter)
+	}
 	s.came(i, counter, r.now)
 	r.mark()
 	r.told.note(s, size, packet != nil)
@@ -185,14 +191,29 @@ func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counte
 	}
 }
 
-// Named is told by which number the peer's Sender calls a path, from its Offer.
-func (r *Receiver) Named(p PathID, id uint16) {
-	for i := range r.nroutes {
-		if w := &r.routes[i]; w.path != p && w.name == id {
-			w.name = 0 // it was that path
+// Named is told by which number the peer's Sender calls a path, from an Offer that came by it, before Arrive is told of the message. It is not
+// believed of a message that is not the newest of its path: that was sent again, by another path than it names.
+func (r *Receiver) Named(p PathID, id uint16) { r.claim = claim{p, id, true} }
+
+type claim struct {
+	path PathID
+	name uint16
+	made bool
+}
+
+// name settles a claim, now that it is known which message made it.
+func (r *Receiver) name(i int, s *space, counter uint64) {
+	c := r.claim
+	r.claim.made = false
+	if n := &s.seen[i]; c.path != r.routes[i].path || n.some && counter < n.counter {
+		return
+	}
+	for k := range r.nroutes {
+		if r.routes[k].name == c.name {
+			r.routes[k].name = 0 // it was that path
 		}
 	}
-	r.routes[r.routeOf(p, true)].name = id
+	r.routes[i].name = c.name
 }
 
 // begin sees to it that time does not run backwards, and takes back what Next gave.
@@ -251,7 +272,7 @@ func (r *Receiver) spaceOf(session uint32, counter uint64) *space {
 	}
 	quiet := true
 	for _, o := range r.spaces {
-		quiet = quiet && (o.over || r.now-o.last > liveFor)
+		quiet = quiet && (o.over || r.now-o.last > strayFor)
 	}
 	if s != nil && !quiet {
 		return s

@@ -32,23 +32,27 @@ type node struct {
 	urgent    func(inner []byte) bool
 	alarm     time.Duration // when a timer is set
 	turn      bool          // feedback goes by two ways
+	heard     *way          // by which the newest data came
+	offered   time.Duration
 	named     map[bond.PathID]int64
 	silent    func(*way) // data by it does not arrive; nil: nobody is told
 
 	sentData, sentCopies, sentAgain, sentControl int
-	delivered                                    int
+	came, delivered, wakes                       int
 	events                                       []bond.Event
 	told                                         int // of events, that were printed
 }
 
 // A way is a path as a node sends by it.
 type way struct {
-	id     bond.PathID
-	far    bond.PathID // the peer's number of it
-	out    *pipe
-	down   bool // not in the set
-	metric int
-	rtt    time.Duration
+	id      bond.PathID
+	far     bond.PathID // the peer's number of it
+	out     *pipe
+	down    bool // not in the set
+	refused int  // messages, since it was down
+	known   bool // the peer has it by its number
+	metric  int
+	rtt     time.Duration
 }
 
 const (
@@ -142,6 +146,7 @@ func counterOf(m []byte) (session uint32, counter uint64) {
 
 func (n *node) transmit(x *way, m []byte) {
 	if x.down {
+		x.refused++
 		return
 	}
 	x.out.send(len(m)+overhead, func() { n.peer.receive(x.far, m) })
@@ -202,43 +207,51 @@ func (n *node) pop() bool {
 	return n.has
 }
 
-// control sends a frame of weft's, by the best way and, every other time, by another too, or always where a gap must not be felt.
+// control sends a frame of weft's by the best way, so that its counter is no gap that data waits for; and the same message, every other time or always
+// where a gap must not be felt, by that which the newest data came by, or another.
 func (n *node) control(frame []byte, only *way) {
 	now := n.w.now
 	m := n.seal(frame)
 	session, counter := counterOf(m)
-	first := n.ways[0]
-	if p, ok := n.s.Best(); ok {
+	first := only
+	if p, ok := n.s.Best(); ok && first == nil {
 		first = n.way(p)
 	}
-	if only != nil {
-		first = only
+	if first == nil {
+		first = n.ways[0]
 	}
 	n.sentControl++
-	if s, ok := any(n.s).(interface {
-		SentControl(time.Duration, bond.PathID, uint32, uint64, []byte)
-	}); ok {
-		s.SentControl(now, first.id, session, counter, m)
-	} else {
-		n.s.Sent(now, first.id, session, counter, m)
-	}
+	n.s.SentControl(now, first.id, session, counter, m)
 	n.transmit(first, m)
-	if n.turn = !n.turn; (n.turn || n.redundant != nil) && only == nil {
-		if p, ok := n.s.Second(now, first.id, len(m)); ok {
-			n.s.SentCopy(now, p, session, counter, len(m))
-			n.transmit(n.way(p), m)
-		}
+	if n.turn = !n.turn; only != nil || !n.turn && n.redundant == nil {
+		return
 	}
+	second := n.heard
+	if second == nil || second.down || second == first {
+		p, ok := n.s.Second(now, first.id, len(m))
+		if !ok {
+			return
+		}
+		second = n.way(p)
+	}
+	n.s.SentCopy(now, second.id, session, counter, len(m))
+	n.transmit(second, m)
 }
 
-// offer sends one by each way, and again now and then.
+// offer sends one by the best way every five seconds, and by those that carry data and have not been named in feedback every second.
 func (n *node) offer() {
-	for _, x := range n.ways {
-		if !x.down {
-			n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x)
+	best, _ := n.s.Best()
+	for _, p := range n.s.Status(nil) {
+		x := n.way(p.ID)
+		if x.down || p.ID != best && (x.known || p.Share == 0) || p.ID == best && x.known && n.w.now-n.offered < 5*time.Second {
+			continue
 		}
+		if p.ID == best {
+			n.offered = n.w.now
+		}
+		n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x)
 	}
-	n.w.after(5*time.Second, n.offer)
+	n.w.after(time.Second, n.offer)
 }
 
 // receive is told of a message.
@@ -270,9 +283,20 @@ func (n *node) receive(p bond.PathID, m []byte) {
 			if err := wire.ParseFeedback(inner, &f); err != nil {
 				n.w.t.Error(err)
 			}
+			for _, p := range f.Paths[:f.NPaths] {
+				for _, x := range n.ways {
+					x.known = x.known || x.id == bond.PathID(p.ID)
+				}
+			}
 			n.s.Feedback(now, &f)
 		default:
 			packet = inner
+			n.came++
+			for _, x := range n.ways {
+				if n.peer.way(x.id).far == p {
+					n.heard = x
+				}
+			}
 		}
 		if n.r.Arrive(now, p, session, counter, len(m), packet, packet != nil && n.urgent != nil && n.urgent(packet)) {
 			n.deliver(packet)
@@ -315,6 +339,7 @@ func (n *node) arm() {
 			return
 		}
 		n.alarm = 0
+		n.wakes++
 		n.s.Tick(n.w.now)
 		n.settle()
 	})

@@ -9,6 +9,7 @@ import (
 
 var (
 	seeds   = flag.Int("bond.seeds", 0, "how many seeds each simulated case is run with; 0: a few")
+	only    = flag.Int("bond.seed", -1, "the one seed of drawn links that is run")
 	verbose = flag.Bool("bond.trace", false, "print what simulated paths do, ten times a second")
 )
 
@@ -103,6 +104,9 @@ type pipe struct {
 	carried               int // bytes
 }
 
+// leastJitter is what machines on the way make of any delay.
+const leastJitter = 300 * time.Microsecond
+
 type parcel struct {
 	size   int
 	arrive func()
@@ -144,10 +148,7 @@ func (p *pipe) next() {
 		default:
 			p.passed++
 			p.carried += x.size
-			at := p.w.now + p.delay
-			if p.jitter > 0 {
-				at += time.Duration(p.w.rnd.Int64N(int64(p.jitter)))
-			}
+			at := p.w.now + p.delay + time.Duration(p.w.rnd.Int64N(int64(p.jitter+leastJitter)))
 			p.last = max(p.last, at)
 			p.w.at(p.last, x.arrive)
 		}

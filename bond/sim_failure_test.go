@@ -1,0 +1,307 @@
+package bond_test
+
+import (
+	"testing"
+	"time"
+)
+
+// forSeeds runs a case some times.
+func forSeeds(t *testing.T, few int, f func(t *testing.T, w *world)) {
+	n := max(few, *only+1)
+	if *seeds > 0 {
+		n = *seeds
+	}
+	for seed := range uint64(n) {
+		if *only >= 0 && seed != uint64(*only) {
+			continue
+		}
+		w := newWorld(t, seed)
+		f(t, w)
+		if t.Failed() {
+			t.Fatalf("with seed %d", seed)
+		}
+	}
+}
+
+// twins is a tunnel over two links of the same kind, bonded and watched.
+func twins(w *world, l line, n int) (a, b *node, links []*link) {
+	for range n {
+		links = append(links, l.link(w))
+	}
+	a, b = tunnel(w, true, nil, links...)
+	watch(a, b)
+	if *verbose {
+		a.trace()
+	}
+	return a, b, links
+}
+
+func TestABlackHoleCostsAFewDatagramsAndAShortGap(t *testing.T) {
+	for _, rtt := range []time.Duration{10 * time.Millisecond, 60 * time.Millisecond} {
+		for _, oneWay := range []bool{false, true} {
+			forSeeds(t, 4, func(t *testing.T, w *world) {
+				a, b, links := twins(w, line{mbit: 16, rtt: rtt}, 2)
+				u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
+				at := w.now + 5*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))
+				victim := links[w.rnd.IntN(2)]
+				w.at(at, func() {
+					u.gap, u.last = 0, w.now
+					victim.there.dead = true
+					victim.back.dead = !oneWay
+				})
+				w.run(at + 3*time.Second)
+				lost := u.lost(at-time.Second, at+2*time.Second)
+				t.Logf("RTT %v, one way %v: gap %v, lost %d (by the queue %d), out of order %d, twice %d, %+v", rtt, oneWay, u.gap.Round(time.Millisecond), lost, a.q.Stats().Late, u.order, u.twice, b.r.Stats())
+				if u.gap > 150*time.Millisecond {
+					t.Errorf("RTT %v, one way %v: nothing comes for %v", rtt, oneWay, u.gap)
+				}
+				if lost > 5 {
+					t.Errorf("RTT %v, one way %v: %d datagrams are lost", rtt, oneWay, lost)
+				}
+				if u.twice > 0 {
+					t.Errorf("%d datagrams come twice", u.twice)
+				}
+			})
+		}
+	}
+}
+
+func TestRedundantPacketsDoNotFeelABlackHole(t *testing.T) {
+	forSeeds(t, 4, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		a.redundant = func([]byte) bool { return true }
+		u := startUDP(a, b, 1, 4, 1200)
+		at := w.now + 6*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))
+		victim := links[w.rnd.IntN(2)]
+		w.at(at, func() {
+			u.gap, u.last = 0, w.now
+			victim.dead(true)
+		})
+		w.run(at + 3*time.Second)
+		t.Logf("gap %v, lost %d, %+v", u.gap.Round(time.Millisecond), u.lost(0, at+2*time.Second), b.r.Stats())
+		if n := u.lost(at-time.Second, at+2*time.Second); n > 0 {
+			t.Errorf("%d redundant datagrams are lost", n)
+		}
+		if u.gap > 50*time.Millisecond {
+			t.Errorf("no redundant datagram comes for %v", u.gap)
+		}
+	})
+}
+
+func TestALinkThatGoesDownCostsNothing(t *testing.T) {
+	forSeeds(t, 4, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
+		at := w.now + 5*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))
+		victim := w.rnd.IntN(2)
+		w.at(at, func() {
+			u.gap, u.last = 0, w.now
+			links[victim].dead(true) // and what waits in it is gone
+			a.ways[victim].down = true
+			a.setPaths()
+		})
+		w.run(at + 3*time.Second)
+		lost := u.lost(at-time.Second, at+2*time.Second)
+		t.Logf("gap %v, lost %d, %+v", u.gap.Round(time.Millisecond), lost, b.r.Stats())
+		if lost > 1 {
+			t.Errorf("%d datagrams are lost", lost)
+		}
+		if u.gap > 150*time.Millisecond {
+			t.Errorf("nothing comes for %v", u.gap)
+		}
+	})
+}
+
+// A meter is how much of a connection came in each stretch of time.
+type meter struct {
+	every time.Duration
+	start time.Duration
+	mbit  []float64
+}
+
+func measure(w *world, c *tcp, every time.Duration) *meter {
+	m := &meter{every: every, start: w.now}
+	last := c.goodput()
+	w.every(every, func() {
+		now := c.goodput()
+		m.mbit = append(m.mbit, (now-last)*8/1e6/every.Seconds())
+		last = now
+	})
+	return m
+}
+
+// mean is that from one time to another.
+func (m *meter) mean(from, to time.Duration) float64 {
+	sum, n := 0.0, 0
+	for i, x := range m.mbit {
+		if at := m.start + time.Duration(i)*m.every; at >= from && at+m.every <= to {
+			sum += x
+			n++
+		}
+	}
+	return sum / float64(max(n, 1))
+}
+
+// least is the smallest mean over a stretch of time within one.
+func (m *meter) least(from, to, stretch time.Duration) float64 {
+	worst := 1e9
+	for at := from; at+stretch <= to; at += m.every {
+		worst = min(worst, m.mean(at, at+stretch))
+	}
+	return worst
+}
+
+// share is what of a link's rate a connection inside a tunnel can have: the rest is headers.
+const share = float64(mss) / (1424 + 32 + overhead)
+
+func TestALinkThatComesBackIsUsedAgain(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 30 * time.Millisecond}, 2)
+		c := startTCP(a, b, 1, 0)
+		m := measure(w, c, 50*time.Millisecond)
+		start := w.now
+		w.at(start+6*time.Second, func() { links[1].dead(true) })
+		w.at(start+10*time.Second, func() { links[1].dead(false) })
+		w.run(start + 18*time.Second)
+		full := 32 * share
+		before, alone := m.mean(start+4*time.Second, start+6*time.Second), m.mean(start+8*time.Second, start+10*time.Second)
+		dip := m.least(start+10*time.Second, start+13*time.Second, 500*time.Millisecond)
+		after := m.mean(start+12*time.Second, start+17*time.Second)
+		t.Logf("before %.1f %%, one alone %.1f %%, worst half second at its return %.1f %%, from 2 s on %.1f %%, tcp again %d timeouts %d, stall %v",
+			before/full*100, alone/full*200, dip/full*200, after/full*100, c.retrans, c.timeouts, c.recvd.stall)
+		if after < 0.95*before {
+			t.Errorf("2 s after a link is back one flow has %.1f of %.1f Mbit/s", after, before)
+		}
+		if dip < 0.9*alone {
+			t.Errorf("when a link comes back the flow dips from %.1f to %.1f Mbit/s", alone, dip)
+		}
+		if c.recvd.stall > 300*time.Millisecond {
+			t.Errorf("the flow stalls for %v", c.recvd.stall)
+		}
+	})
+}
+
+func TestALinkWhoseCapacityMovesIsFollowedWithinASecond(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 30 * time.Millisecond}, 2)
+		c := startTCP(a, b, 1, 0)
+		m := measure(w, c, 50*time.Millisecond)
+		start := w.now
+		w.at(start+6*time.Second, func() { links[1].set(8) })
+		w.at(start+12*time.Second, func() { links[1].set(16) })
+		w.run(start + 18*time.Second)
+		for _, x := range []struct {
+			from time.Duration
+			mbit float64
+		}{{4 * time.Second, 32}, {7 * time.Second, 24}, {13 * time.Second, 32}} {
+			got, worst := m.mean(start+x.from, start+x.from+2*time.Second), m.least(start+x.from, start+x.from+4*time.Second, 500*time.Millisecond)
+			t.Logf("from %v on: %.1f %% of %v Mbit/s, worst half second %.1f %%; stall %v", x.from, got/x.mbit/share*100, x.mbit, worst/x.mbit/share*100, c.recvd.stall)
+			if got < 0.93*x.mbit*share {
+				t.Errorf("a second after the change one flow has %.1f Mbit/s of %.1f", got, x.mbit*share)
+			}
+		}
+	})
+}
+
+func TestAFlappingLinkStallsNobody(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 30 * time.Millisecond}, 2)
+		u := startUDP(a, b, 1, 6, 1200)
+		c := startTCP(a, b, 2, 0)
+		start := w.now
+		for i := range 100 {
+			at := start + 3*time.Second + time.Duration(i)*600*time.Millisecond
+			w.at(at, func() { links[1].dead(true) })
+			w.at(at+300*time.Millisecond, func() { links[1].dead(false) })
+		}
+		w.at(start+2900*time.Millisecond, func() { u.gap, c.recvd.stall = 0, 0 })
+		w.run(start + 64*time.Second)
+		t.Logf("UDP: longest gap %v, lost %d of %d; TCP: longest stall %v, again %d, timeouts %d", u.gap, u.lost(0, w.now-time.Second), len(u.sent), c.recvd.stall, c.retrans, c.timeouts)
+		if u.gap > 300*time.Millisecond || c.recvd.stall > 300*time.Millisecond {
+			t.Errorf("while a link flaps a hundred times, datagrams stall for %v, a connection for %v", u.gap, c.recvd.stall)
+		}
+	})
+}
+
+func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
+	forSeeds(t, 4, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		for _, n := range []*node{a, b} {
+			n.ways[1].metric = 20
+			n.setPaths()
+		}
+		u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
+		at := w.now + 5*time.Second
+		idle := 0
+		w.at(at, func() {
+			u.gap, u.last = 0, w.now
+			idle = links[1].there.carried + links[1].back.carried
+			links[0].dead(true)
+		})
+		w.run(at + 3*time.Second)
+		t.Logf("idle: %d bytes in 5 s; gap %v, lost %d", idle, u.gap, u.lost(0, at+2*time.Second))
+		if idle > 5*2*2000 {
+			t.Errorf("the idle link carries %d bytes in 5 s", idle)
+		}
+		if u.gap > 150*time.Millisecond {
+			t.Errorf("it takes over after %v", u.gap)
+		}
+		if n := u.lost(at-time.Second, at+2*time.Second); n > 5 {
+			t.Errorf("%d datagrams are lost", n)
+		}
+	})
+}
+
+func TestAShortTransferIsNoSlowerThanByTheBestLink(t *testing.T) {
+	lines := []line{{mbit: 20, rtt: 20 * time.Millisecond}, {mbit: 50, rtt: 200 * time.Millisecond}}
+	for _, segments := range []uint64{10, 70, 300, 700} {
+		forSeeds(t, 3, func(t *testing.T, w *world) {
+			took := func(bonded bool) time.Duration {
+				w := newWorld(t, uint64(w.rnd.Int64()))
+				links := []*link{lines[0].link(w), lines[1].link(w)}
+				if !bonded {
+					links = links[:1]
+				}
+				a, b := tunnel(w, bonded, nil, links...)
+				w.run(w.now + time.Second)
+				c := startTCP(a, b, 1, segments)
+				start := w.now
+				w.run(start + 20*time.Second)
+				if c.done == 0 {
+					t.Fatal("it does not end")
+				}
+				return c.done - start
+			}
+			alone, all := took(false), took(true)
+			t.Logf("%d segments: %v by the best link, %v by all", segments, alone.Round(time.Millisecond), all.Round(time.Millisecond))
+			if all > alone+alone/20+5*time.Millisecond {
+				t.Errorf("%d segments take %v, and %v by the best link alone", segments, all, alone)
+			}
+		})
+	}
+}
+
+func TestRedundantCallsBesideABulkFlowStayQuick(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 30 * time.Millisecond, loss: 0.002}, 2)
+		call := func(inner []byte) bool { return inner[5] == 7 }
+		for _, n := range []*node{a, b} {
+			n.redundant, n.urgent = call, call
+		}
+		c := startTCP(a, b, 1, 0)
+		w.run(w.now + 3*time.Second)
+		u := startUDP(a, b, 7, 0.5, 200)
+		at := w.now + 3*time.Second
+		w.at(at, func() { links[0].dead(true) })
+		w.run(at + 3*time.Second)
+		u.stopped = true
+		w.run(w.now + time.Second)
+		t.Logf("lost %d of %d, half within %v, 99 %% within %v; bulk stall %v", u.lost(0, w.now), len(u.sent), u.late(0.5), u.late(0.99), c.recvd.stall)
+		if n := u.lost(0, w.now); n > 1 {
+			t.Errorf("%d of %d packets of a redundant call are lost", n, len(u.sent))
+		}
+		if d := u.late(0.99); d > 60*time.Millisecond {
+			t.Errorf("one of a hundred takes more than %v", d)
+		}
+	})
+}
