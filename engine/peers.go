@@ -141,7 +141,7 @@ func (e *Engine) way(p *peer, via weft.Via) *way {
 	if len(p.ways) >= maxWays {
 		route := p.route.Load()
 		i := slices.IndexFunc(p.ways, func(w *way) bool { return w != route && e.sources[w.via.Addr].way != w && w.tcp.Load() == nil })
-		if i < 0 { // all but the route are learned
+		if i < 0 { // all but the route and connections, of which there are fewer (package direct), are learned
 			i = slices.IndexFunc(p.ways, func(w *way) bool { return w != route && w.tcp.Load() == nil })
 			delete(e.sources, p.ways[i].via.Addr)
 		}

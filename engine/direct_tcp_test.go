@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"weft"
+	"weft/engine/segment"
+	"weft/wire"
+)
+
+// fakeConnection is a TCP connection's end: what is sent by it comes out at the other node.
+type fakeConnection struct {
+	from, to *node
+	there    weft.Via // as the other knows it
+}
+
+func (c *fakeConnection) SendTo(_ weft.NodeID, datagrams [][]byte) error {
+	c.to.DeliverConnection(c.there, c.from.id, datagrams)
+	return nil
+}
+
+func (c *fakeConnection) SendAhead(id weft.NodeID, b []byte) error { return c.SendTo(id, [][]byte{b}) }
+
+// The ends of a connection, as each node knows the other's.
+var (
+	viaDialed   = weft.TCPVia(3, netip.MustParseAddrPort("192.0.2.2:41641"))
+	viaAccepted = weft.TCPVia(0, netip.MustParseAddrPort("192.0.2.1:50000"))
+)
+
+// connectTCP has a connection be there, which a has dialed.
+func connectTCP(a, b *node) {
+	a.SetConnection(b.id, viaDialed, &fakeConnection{a, b, viaAccepted})
+	b.SetConnection(a.id, viaAccepted, &fakeConnection{b, a, viaDialed})
+}
+
+func TestPacketsCrossByAConnection(t *testing.T) {
+	a, b := pair(t)
+	connectTCP(a, b)
+	a.SetRoute(b.id, viaDialed)
+	b.SetRoute(a.id, viaAccepted)
+	for seq := range uint32(20) {
+		exchange(t, a, b, seq)
+		exchange(t, b, a, seq)
+	}
+	eventually(t, "the counters of both ends agree", func() bool {
+		ab, ba := counters(a, b.id, viaDialed), counters(b, a.id, viaAccepted)
+		return ab.TxPackets >= 20 && ab.TxPackets == ba.RxPackets && ab.TxBytes == ba.RxBytes &&
+			ba.TxPackets >= 20 && ba.TxPackets == ab.RxPackets && ba.TxBytes == ab.RxBytes
+	})
+	if d, e := a.Drops(), b.Drops(); d != (Drops{}) || e != (Drops{}) {
+		t.Errorf("drops are %+v, %+v", d, e)
+	}
+	box, err := wire.PeerBox(a.key, b.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := wire.AppendPeer(nil, box, a.id, wire.Ping{Path: 3})
+	if err := a.Send(b.id, viaDialed, frame); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a frame comes by the connection", func() bool {
+		_, relayed := b.seen.take()
+		return len(relayed) == 1 && relayed[0].via == viaAccepted && relayed[0].src == a.id && relayed[0].b == string(frame)
+	})
+}
+
+func TestAHandshakeWaitsForAConnection(t *testing.T) {
+	a, b := pair(t)
+	b.SetConnection(a.id, viaAccepted, &fakeConnection{b, a, viaDialed})
+	b.SetRoute(a.id, viaAccepted)
+	a.SetRoute(b.id, viaDialed) // which is not there yet
+	a.tun.out <- packet(addrOf(a.id), addrOf(b.id), 1, 100)
+	eventually(t, "a handshake has no way", func() bool { return a.peer2(b).wanting.Load() })
+	connectTCP(a, b)
+	select {
+	case got := <-b.tun.in:
+		if want := packet(addrOf(a.id), addrOf(b.id), 1, 100); string(got) != string(want) {
+			t.Errorf("what waited comes as %x", got)
+		}
+	case <-time.After(patience):
+		t.Fatal("what waited does not come")
+	}
+	exchange(t, b, a, 2)
+	exchange(t, a, b, 3)
+}
+
+// peer2 is what a node has of another, behind Engine.peer.
+func (n *node) peer2(o *node) *peer { return n.Engine.peer(o.id) }
+
+func TestAConnectionThatHasEndedCarriesNothing(t *testing.T) {
+	a, b := pair(t)
+	connectTCP(a, b)
+	a.SetRoute(b.id, viaDialed)
+	b.SetRoute(a.id, viaAccepted)
+	exchange(t, a, b, 1)
+	a.SetConnection(b.id, viaDialed, nil)
+	if err := a.Send(b.id, viaDialed, []byte{wire.Magic}); !errors.Is(err, ErrNoWay) {
+		t.Errorf("sending by it gives %v", err)
+	}
+	if err := a.Send(b.id, viaAccepted, []byte{wire.Magic}); !errors.Is(err, ErrNoWay) {
+		t.Errorf("sending by what is none gives %v", err)
+	}
+	a.tun.out <- packet(addrOf(a.id), addrOf(b.id), 2, 100)
+	eventually(t, "a packet is dropped", func() bool { return a.Drops().NoRoute == 1 })
+	a.SetConnection(9, viaDialed, nil) // of nobody
+	connectTCP(a, b)
+	exchange(t, a, b, 3)
+}
+
+func TestAStrangersDatagramsByAConnectionAreCounted(t *testing.T) {
+	a, _ := pair(t)
+	a.DeliverConnection(viaDialed, 9, [][]byte{{4, 0, 0, 0}})
+	a.DeliverConnection(viaDialed, 2, [][]byte{{}, {9}, []byte("HTTP/1.1 400 Bad Request"), {4, 0, 0, 0, 1}, wire.AppendData(nil, 1)})
+	if d := a.Drops(); d.NoPeer != 1 || d.Strange != 5 {
+		t.Errorf("drops are %+v", d)
+	}
+}
+
+func TestWaysThatAreConnectionsAreKept(t *testing.T) {
+	n, p := quietNode(t)
+	for i := range uint16(16) {
+		n.SetConnection(2, weft.TCPVia(0, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 1+i)), &fakeConnection{})
+	}
+	for i := range uint16(3 * maxWays) {
+		n.Learn(2, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, 1}), 1000+i))
+	}
+	kept := 0
+	for _, w := range p.ways {
+		if _, err := w.stream(); err == nil {
+			kept++
+		}
+	}
+	if kept != 16 || len(p.ways) > maxWays {
+		t.Errorf("of 16 connections %d are kept, and %d ways", kept, len(p.ways))
+	}
+}
+
+// nowhereAhead is a connection that takes everything.
+type nowhereAhead struct{ nowhere }
+
+func (nowhereAhead) SendAhead(weft.NodeID, []byte) error { return nil }
+
+func TestSendingByAConnectionAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes pools allocate")
+	}
+	a, _ := talking(t)
+	a.SetConnection(2, viaDialed, nowhereAhead{})
+	a.SetRoute(2, viaDialed)
+	for name, packet := range map[string][]byte{
+		"super-packet": super(addrOf(1), addrOf(2), 44),
+		"small packet": append(make([]byte, segment.HeaderSize), packet(addrOf(1), addrOf(2), 9, 100)...),
+	} {
+		l := &loop{packet: packet}
+		o := newSender(a.Engine, l)
+		once := func() {
+			l.give = 3
+			for l.give > 0 || o.queue.Len() > 0 {
+				o.fill()
+				o.send()
+			}
+		}
+		once()
+		if n := leastAllocs(once); n != 0 {
+			t.Errorf("sending a %s allocates %v times", name, n)
+		}
+	}
+}
