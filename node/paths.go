@@ -78,8 +78,8 @@ func (me *mesh) paths(now time.Time, p *peer, local bool) weft.Paths {
 		switch {
 		case i >= 0 && b.On:
 			bonded(&st, b.Ways[i], w.State)
-		case b.On && st.State == weft.PathReady:
-			st.Reason = whyLeft(s.MemberChanges, w.Via)
+		case w.Out != "" && st.State == weft.PathReady:
+			st.Reason = "not in the bond: " + w.Out
 		}
 		doc.Paths = append(doc.Paths, st)
 	}
@@ -96,9 +96,8 @@ func (me *mesh) paths(now time.Time, p *peer, local bool) weft.Paths {
 func (me *mesh) pathStatus(now time.Time, w path.PairStatus, inUse bool) weft.PathStatus {
 	st := weft.PathStatus{
 		Link: me.pathLink(w.Via), Remote: me.endpoint(w.Via), Method: w.Via.Method, State: pathStates[w.State],
-		RTTms: ms(w.RTT), Loss: w.Loss, MTU: w.MTU, LastSeen: w.LastSeen,
+		RTTms: ms(w.RTT), Loss: w.Loss, MTU: w.MTU, LastSeen: w.LastSeen, Metric: w.Metric,
 	}
-	st.Metric = me.cfg.Metrics[st.Link]
 	if !w.Via.Method.Relayed() {
 		st.Kind = w.Kind.String()
 	}
@@ -133,16 +132,6 @@ func (me *mesh) pathLink(v weft.Via) string {
 		return me.device(r.link)
 	}
 	return me.device(v.Link)
-}
-
-// whyLeft says why a way that works is not one of the bond's any more; "" of one that never was.
-func whyLeft(changes []path.MemberChange, via weft.Via) string {
-	for _, c := range slices.Backward(changes) {
-		if c.Via == via && !c.In {
-			return "left the bond: " + c.Reason
-		}
-	}
-	return ""
 }
 
 // share is how much of what is sent goes by each path.

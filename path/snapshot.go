@@ -51,6 +51,7 @@ type PairStatus struct {
 	Until    time.Time // it sits out
 	Member   bool      // a bond may send by it
 	Out      string    // why a bond may not at the moment, of a way that it did send by; empty else
+	Metric   int       // the higher one of its two links'; what goes by a relay's stream has none
 }
 
 // Snapshot tells what there is to tell.
@@ -83,6 +84,9 @@ func (a *Agent) Snapshot(now time.Time) Snapshot {
 		}
 		if p.mtu != nil {
 			st.MTU = p.mtu.use
+		}
+		if ours, theirs, ok := a.ends(p); ok {
+			st.Metric = a.metric(ours, theirs)
 		}
 		if p.health.state == Failed {
 			st.Why, st.Until = p.health.why, p.health.heldUntil
