@@ -216,7 +216,7 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 		}
 		w.at(start+2900*time.Millisecond, func() { u.gap, c.recvd.stall = 0, 0 })
 		w.run(start + 64*time.Second)
-		t.Logf("UDP: longest gap %v, lost %d of %d; TCP: longest stall %v, again %d, timeouts %d", u.gap, u.lost(0, w.now-time.Second), len(u.sent), c.recvd.stall, c.retrans, c.timeouts)
+		t.Logf("UDP: longest gap %v, lost %d of %d; TCP: longest stall %v at %v, again %d, timeouts %d", u.gap, u.lost(0, w.now-time.Second), len(u.sent), c.recvd.stall, c.recvd.stallAt-start, c.retrans, c.timeouts)
 		if u.gap > 300*time.Millisecond || c.recvd.stall > 300*time.Millisecond {
 			t.Errorf("while a link flaps a hundred times, datagrams stall for %v, a connection for %v", u.gap, c.recvd.stall)
 		}

@@ -437,6 +437,7 @@ type receiving struct {
 	disorder  int // of them, that came after a later one
 	top       uint64
 	stall     time.Duration // longest time without a new segment in order
+	stallAt   time.Duration // its beginning
 	lastNew   time.Duration
 	firstSeen time.Duration
 }
@@ -484,8 +485,8 @@ func (c *tcp) data(b []byte) {
 		return
 	}
 	r.next++
-	if r.lastNew > 0 {
-		r.stall = max(r.stall, c.w.now-r.lastNew)
+	if d := c.w.now - r.lastNew; r.lastNew > 0 && d > r.stall {
+		r.stall, r.stallAt = d, r.lastNew
 	}
 	r.lastNew = c.w.now
 	for k, x := range r.blocks {

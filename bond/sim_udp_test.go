@@ -90,58 +90,63 @@ func (u *udp) late(share float64) time.Duration {
 	return took[min(int(share*float64(len(took))), len(took)-1)]
 }
 
-// An agent is what watches over the ways of two nodes, by pings: what the nodes' path agents do. A way by which data is said not to arrive leaves the
-// set, and comes back when two pings in a row were answered.
+// An agent is what watches over the ways of a node, by pings: what the node's path agent does. A way by which data is said not to arrive is pinged
+// at once and a tenth of a second later; it leaves the set if neither is answered, and comes back with the first answer.
 type agent struct {
-	n        *node
-	answered map[*way]int
-	asking   map[*way]bool
+	n      *node
+	asking map[*way]bool
 }
 
 const (
-	pingEvery = 100 * time.Millisecond
-	pingSize  = 48 + overhead
+	pingSize    = 48 + overhead
+	pingAgain   = 100 * time.Millisecond
+	pingEvery   = 125 * time.Millisecond
+	pingPatient = 20 * time.Millisecond
 )
 
 func watch(nodes ...*node) {
 	for _, n := range nodes {
-		g := &agent{n: n, answered: map[*way]int{}, asking: map[*way]bool{}}
+		g := &agent{n: n, asking: map[*way]bool{}}
 		n.silent = func(x *way) {
-			if !g.asking[x] {
-				g.asking[x] = true
-				g.answered[x] = 0
+			if x.down || g.asking[x] {
+				return
+			}
+			g.asking[x] = true
+			answered := false
+			note := func() { answered = true }
+			g.ping(x, note)
+			n.w.after(pingAgain, func() { g.ping(x, note) })
+			n.w.after(pingAgain+x.rtt+pingPatient, func() {
+				if answered {
+					g.asking[x] = false
+					return
+				}
 				x.down = true
 				n.setPaths()
-				g.ask(x)
-			}
+				g.wait(x)
+			})
 		}
 	}
 }
 
-func (g *agent) ask(x *way) {
-	if !g.asking[x] {
-		return
-	}
-	var back *way
-	for _, y := range g.n.peer.ways {
-		if y.id == x.id {
-			back = y
+// ping calls answered if the other end's answer comes.
+func (g *agent) ping(x *way, answered func()) {
+	back := g.n.peer.way(x.id)
+	x.out.send(pingSize, func() { back.out.send(pingSize, answered) })
+}
+
+// wait pings a way until it answers.
+func (g *agent) wait(x *way) {
+	back := false
+	g.ping(x, func() {
+		if !back && g.asking[x] {
+			back, g.asking[x], x.down = true, false, false
+			g.n.setPaths()
 		}
-	}
-	answer := false
-	x.out.send(pingSize, func() {
-		back.out.send(pingSize, func() { answer = true })
 	})
 	g.n.w.after(pingEvery, func() {
-		if g.answered[x]++; !answer {
-			g.answered[x] = 0
+		if g.asking[x] {
+			g.wait(x)
 		}
-		if g.answered[x] >= 2 {
-			g.asking[x] = false
-			x.down = false
-			g.n.setPaths()
-			return
-		}
-		g.ask(x)
 	})
 }
