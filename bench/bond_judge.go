@@ -38,6 +38,9 @@ func (r *BondReport) sumAlone(s bondSubject, links []BondLink, direction, contro
 	return sum
 }
 
+// efficiencyGoal names what is carried by all links of the sum of what each carries alone.
+const efficiencyGoal = "efficiency"
+
 // judgeThroughput holds all links together against the sum of each alone.
 func judgeThroughput(r *BondReport, c *bondCase, control string) {
 	raw := 0.0
@@ -66,7 +69,7 @@ func judgeThroughput(r *BondReport, c *bondCase, control string) {
 				beside += fmt.Sprintf("; MPTCP %.3f of plain TCP alone, %.1f %% of the raw rate", quantile(others, 0.5)/plain, 100*quantile(others, 0.5)/raw)
 			}
 		}
-		r.goal(BondGoal{Case: c.name, Name: "efficiency", Direction: direction, Control: control, Least: c.least, Beside: beside}, values)
+		r.goal(BondGoal{Case: c.name, Name: efficiencyGoal, Direction: direction, Control: control, Least: c.least, Beside: beside}, values)
 	}
 }
 
@@ -291,14 +294,16 @@ const plainShare = 1448.0 / 1514
 // judgeBeside is about the share of a link that the bond takes from a plain connection.
 func judgeBeside(r *BondReport, c *bondCase, control string) {
 	for _, out := range directions {
-		var shares []float64
+		var shares, used []float64
 		for _, x := range r.runs(of(c, bonded, out, control)) {
-			if x.Beside > 0 {
-				// The link is full: what the other has not, the bond has, or nobody.
-				shares = append(shares, 1-x.Beside/plainShare/c.links[0].Mbit)
+			if x.Beside > 0 && len(x.Carried) > 0 && x.Carried[0] > 0 {
+				all := float64(x.Carried[0]) * 8 / 1e6 / x.Seconds
+				shares = append(shares, 1-x.Beside/plainShare/all)
+				used = append(used, all/c.links[0].Mbit)
 			}
 		}
-		r.goal(BondGoal{Case: c.name, Name: "share of the link that both use", Direction: (&bondUnit{out: out}).direction(), Control: control, Least: 0.3, Most: most(0.7)}, shares)
+		r.goal(BondGoal{Case: c.name, Name: "share of the link that both use", Direction: (&bondUnit{out: out}).direction(), Control: control, Least: 0.3, Most: most(0.7),
+			Beside: besideWords(used)}, shares)
 	}
 }
 
@@ -320,4 +325,11 @@ func (r *BondReport) judgeOrder(cases []*bondCase) {
 			r.goal(BondGoal{Case: "reordering", Name: "packets that come after a later one", Control: control, Most: most(0.001), Beside: strings.TrimSpace(worst)}, shares)
 		}
 	}
+}
+
+func besideWords(used []float64) string {
+	if len(used) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %% of the link's rate is used", 100*slices.Min(used))
 }

@@ -106,12 +106,12 @@ func (r *BondReport) alone(s bondSubject, l BondLink, direction, control string,
 }
 
 // String is what a person who waits is told of a run.
-func (x *BondRun) String() string {
+func (x *BondRun) String() (s string) {
 	var names []string
 	for _, l := range x.Links {
 		names = append(names, l.String())
 	}
-	s := fmt.Sprintf("%s, %s %s, round %d: ", x.Case, x.Subject, x.Direction, x.Round)
+	s = fmt.Sprintf("%s, %s %s, round %d: ", x.Case, x.Subject, x.Direction, x.Round)
 	if len(names) > 4 {
 		s += fmt.Sprintf("%d x %s: ", len(names), names[0])
 	} else {
@@ -120,6 +120,11 @@ func (x *BondRun) String() string {
 	if x.Problem != "" {
 		return s + "failed: " + x.Problem
 	}
+	defer func() {
+		if n := x.silences(); n > 0 {
+			s += fmt.Sprintf(", %d times a path fell silent", n)
+		}
+	}()
 	switch {
 	case x.UDP != nil:
 		s += x.UDP.String()
@@ -145,6 +150,16 @@ func (x *BondRun) String() string {
 		s += fmt.Sprintf(", rtt %.0f ms, %.2f %% sent again", x.TCP.RTTms, x.TCP.SentAgain*100)
 	}
 	return s
+}
+
+// silences counts how often an end took a path for silent.
+func (x *BondRun) silences() (n int) {
+	for _, c := range x.Paths {
+		if c.To == "silent" {
+			n++
+		}
+	}
+	return n
 }
 
 // Missed reports whether a goal was.

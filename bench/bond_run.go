@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"weft/lab/netns"
+	"weft"
+	"weft/lab/router"
 	"weft/node"
 )
 
@@ -135,10 +134,45 @@ type BondRun struct {
 	Busy    float64       `json:"busy"` // the share of all processors that was, beside other units or not
 	Problem string        `json:"problem,omitempty"`
 
+	Carried []uint64 `json:"bytes_by_link"`       // of all that went over it, of the time that counts
+	Dropped []uint64 `json:"queue_drops_by_link"` // packets, likewise
+
+	Paths    []PathChange       `json:"path_changes,omitempty"` // what weft says of its paths, at either end, meanwhile
+	Received *weft.BondReceived `json:"received,omitempty"`     // how the receiving end put packets in order, since it began
+
 	Step    float64   `json:"step_seconds"`
 	Curve   []float64 `json:"mbit_over_time"`                 // of the payload
 	ByLink  [][]int   `json:"kbit_over_time_by_link"`         // of all that is on a link, by link
 	Latency []float64 `json:"latency_ms_over_time,omitempty"` // the longest
+}
+
+// PathChange is a change of a path's state as weft tells it.
+type PathChange struct {
+	At   float64 `json:"at_seconds"`
+	Node string  `json:"node"` // a or b
+	weft.PathEvent
+}
+
+// ask has weft tell what became of its paths since the unit began.
+func (w *bondWorld) ask(ctx context.Context, u *bondUnit, x *BondRun, began time.Time) error {
+	if u.subject != bonded {
+		return nil
+	}
+	for i, n := range w.nodes {
+		p, err := n.Paths(ctx, w.nodes[1-i].Name)
+		if err != nil {
+			return err
+		}
+		for _, e := range p.Events {
+			if at := e.At.Sub(began).Seconds(); at > 0 && at < u.length.Seconds() {
+				x.Paths = append(x.Paths, PathChange{At: round(at), Node: []string{"a", "b"}[i], PathEvent: e})
+			}
+		}
+		if u.out == (i == 1) {
+			x.Received = &p.Bond.Received
+		}
+	}
+	return nil
 }
 
 // BondHappens is an event and what it did.
@@ -150,44 +184,19 @@ type BondHappens struct {
 	*Disturbance
 }
 
-// linkCounters reads what the links of a host have carried.
-type linkCounters struct {
-	file *os.File
-	buf  []byte
-}
-
-// countLinks opens the counters of the namespace: the file stays that namespace's.
-func countLinks(h *netns.Host) (c *linkCounters, err error) {
-	c = &linkCounters{buf: make([]byte, 16<<10)}
-	return c, h.Do(func() error {
-		c.file, err = os.Open("/proc/thread-self/net/dev")
-		return err
-	})
-}
-
-// read returns the bytes that have left by each of the first n links, or come in.
-func (c *linkCounters) read(n int, out bool) ([]int64, error) {
-	got, err := c.file.ReadAt(c.buf, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	bytes := make([]int64, n)
-	for line := range strings.Lines(string(c.buf[:got])) {
-		name, rest, ok := strings.Cut(strings.TrimSpace(line), ":")
-		k, err := strconv.Atoi(strings.TrimPrefix(name, "eth"))
-		fields := strings.Fields(rest)
-		if !ok || err != nil || k >= n || len(fields) < 9 {
-			continue
-		}
-		at := 0 // received, bytes first; sent begins with the ninth
-		if out {
-			at = 8
-		}
-		if bytes[k], err = strconv.ParseInt(fields[at], 10, 64); err != nil {
+// carried is what has gone over each of the unit's links so far, in its direction, once it was through the queue.
+func (w *bondWorld) carried(u *bondUnit) (list []router.WireCounts, err error) {
+	for i := range u.links {
+		out, in, err := w.legs[i].router.LinkCounts()
+		if err != nil {
 			return nil, err
 		}
+		if u.out {
+			in = out
+		}
+		list = append(list, in)
 	}
-	return bytes, nil
+	return list, nil
 }
 
 // run does what a unit is about in a world that is prepared for it. All units of a batch begin at once.
@@ -283,7 +292,10 @@ func (w *bondWorld) runTCP(ctx context.Context, u *bondUnit, x *BondRun) error {
 	if other != nil {
 		x.Beside = float64(atOther[1]-atOther[0]) * 8 / 1e6 / x.Seconds
 	}
-	return errors.Join(err, <-events)
+	if err := errors.Join(err, <-events); err != nil {
+		return err
+	}
+	return w.ask(ctx, u, x, began)
 }
 
 func (w *bondWorld) runUDP(ctx context.Context, u *bondUnit, x *BondRun, stop func()) error {
@@ -291,6 +303,7 @@ func (w *bondWorld) runUDP(ctx context.Context, u *bondUnit, x *BondRun, stop fu
 	if err != nil {
 		return err
 	}
+	defer f.receiver.Close()
 	events := w.follow(ctx, u, x, f.began)
 	err = w.sample(ctx, u, x, f.began, func(int, time.Duration) int64 {
 		f.mu.Lock()
@@ -302,6 +315,9 @@ func (w *bondWorld) runUDP(ctx context.Context, u *bondUnit, x *BondRun, stop fu
 		return err
 	}
 	if err := pause(context.WithoutCancel(ctx), 500*time.Millisecond); err != nil {
+		return err
+	}
+	if err := w.ask(context.WithoutCancel(ctx), u, x, f.began); err != nil {
 		return err
 	}
 	x.UDP = f.figures(u.warm, u.length)
@@ -322,15 +338,11 @@ func (w *bondWorld) runUDP(ctx context.Context, u *bondUnit, x *BondRun, stop fu
 
 // sample looks at everything ten times a second until the unit's time is over.
 func (w *bondWorld) sample(ctx context.Context, u *bondUnit, x *BondRun, began time.Time, look func(step int, now time.Duration) int64) error {
-	c, err := countLinks(w.a)
+	links, err := w.carried(u)
 	if err != nil {
 		return err
 	}
-	defer c.file.Close()
-	links, err := c.read(len(u.links), u.out)
-	if err != nil {
-		return err
-	}
+	first := links
 	x.ByLink = make([][]int, len(u.links))
 	var before int64
 	last := began
@@ -344,14 +356,21 @@ func (w *bondWorld) sample(ctx context.Context, u *bondUnit, x *BondRun, began t
 		got := look(step, now.Sub(began))
 		x.Curve = append(x.Curve, round(float64(got-before)*8/1e6/took))
 		before = got
-		carried, err := c.read(len(u.links), u.out)
+		carried, err := w.carried(u)
 		if err != nil {
 			return err
 		}
 		for k := range carried {
-			x.ByLink[k] = append(x.ByLink[k], int(float64(carried[k]-links[k])*8/1e3/took))
+			x.ByLink[k] = append(x.ByLink[k], int(float64(carried[k].Bytes-links[k].Bytes)*8/1e3/took))
 		}
 		links = carried
+		if now.Sub(began) < u.warm {
+			first = links
+		}
+	}
+	for k := range links {
+		x.Carried = append(x.Carried, links[k].Bytes-first[k].Bytes)
+		x.Dropped = append(x.Dropped, links[k].Overflowed-first[k].Overflowed)
 	}
 	return nil
 }
@@ -389,14 +408,8 @@ func (w *bondWorld) follow(ctx context.Context, u *bondUnit, x *BondRun, began t
 func (w *bondWorld) happen(ctx context.Context, e bondEvent) error {
 	leg := &w.legs[e.link]
 	switch e.what {
-	case goesDark:
-		return leg.router.SetUp(false)
-	case isLight:
-		return errors.Join(leg.router.SetUp(true), w.darken(ctx, leg, ""))
-	case goesDarkOut:
-		return w.darken(ctx, leg, leg.port)
-	case goesDarkIn:
-		return w.darken(ctx, leg, "gate") // the router's own port
+	case goesDark, isLight, goesDarkOut, goesDarkIn:
+		return leg.router.SetCut(e.what == goesDark || e.what == goesDarkOut, e.what == goesDark || e.what == goesDarkIn)
 	case goesDown:
 		return ipBatch(ctx, w.a, "link set "+leg.name+" down")
 	case comesUp:

@@ -17,8 +17,9 @@ const bondDatagram = 1200
 // A datagramFlow is datagrams at a constant rate through the overlay, each numbered and with the time at which it was sent. Both
 // ends are in this process and share its clock.
 type datagramFlow struct {
-	began time.Time
-	rate  float64 // datagrams a second
+	began    time.Time
+	rate     float64 // datagrams a second
+	receiver *net.UDPConn
 
 	mu       sync.Mutex
 	sent     []time.Duration // when, since began
@@ -35,7 +36,7 @@ type udpTo struct {
 	bits float64 // a second, of payload
 }
 
-// startUDP sends datagrams through weft until ctx ends, and receives them until they are asked for.
+// startUDP sends datagrams through weft until ctx ends, and receives them until the receiver is closed.
 func (w *bondWorld) startUDP(ctx context.Context, to udpTo) (*datagramFlow, error) {
 	from, at := w.a, w.b
 	addr := w.addrs[1]
@@ -52,13 +53,11 @@ func (w *bondWorld) startUDP(ctx context.Context, to udpTo) (*datagramFlow, erro
 		in.Close()
 		return nil, err
 	}
-	f := &datagramFlow{began: time.Now(), rate: to.bits / 8 / bondDatagram}
+	f := &datagramFlow{began: time.Now(), rate: to.bits / 8 / bondDatagram, receiver: in}
 	go f.receive(in)
 	go func() {
 		f.send(ctx, out, netip.AddrPortFrom(addr, to.port))
 		out.Close()
-		// What is under way still arrives.
-		time.AfterFunc(2*time.Second, func() { in.Close() })
 	}()
 	return f, nil
 }

@@ -68,7 +68,6 @@ type bondWorld struct {
 type bondLeg struct {
 	name   string
 	addr   netip.Addr
-	port   string // its other end, at the router
 	router *netns.Router
 	spec   BondLink
 }
@@ -155,21 +154,22 @@ func (w *bondWorld) addLeg(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	leg := bondLeg{name: fmt.Sprintf("eth%d", i), router: r, port: fmt.Sprintf("leg%d", i)}
+	leg := bondLeg{name: fmt.Sprintf("eth%d", i), router: r}
 	if i == 0 {
 		if w.a, err = r.AddHost("a"); err != nil {
 			return err
 		}
-		leg.addr, leg.port = w.a.Addr(), "port2" // the first host of its network
+		leg.addr = w.a.Addr()
 	} else {
 		inside := r.Inside().Prefix()
 		leg.addr = inside.Masked().Addr().Next().Next() // the first is the gateway's
-		if err := ipBatch(ctx, w.a, "link add "+leg.name+" type veth peer name "+leg.port+" netns "+r.Namespace(),
+		port := fmt.Sprintf("leg%d", i)
+		if err := ipBatch(ctx, w.a, "link add "+leg.name+" type veth peer name "+port+" netns "+r.Namespace(),
 			"link set "+leg.name+" addrgenmode none up",
 			"addr add "+netip.PrefixFrom(leg.addr, inside.Bits()).String()+" dev "+leg.name); err != nil {
 			return err
 		}
-		if err := ipBatch(ctx, r.Host, "link set "+leg.port+" addrgenmode none master lan up"); err != nil {
+		if err := ipBatch(ctx, r.Host, "link set "+port+" addrgenmode none master lan up"); err != nil {
 			return err
 		}
 	}
@@ -198,15 +198,6 @@ func (w *bondWorld) upLines(i int) []string {
 		fmt.Sprintf("route replace %s table %d", via, tableOf(i))}
 }
 
-// darken drops all that comes in by a port at a leg's router, where nobody is told; none: nothing is dropped.
-func (w *bondWorld) darken(ctx context.Context, leg *bondLeg, port string) error {
-	text := "table netdev dark\ndelete table netdev dark\n"
-	if port != "" {
-		text += "table netdev dark {\nchain in {\ntype filter hook ingress device \"" + port + "\" priority 0\ndrop\n}\n}\n"
-	}
-	return rules(ctx, leg.router.Host, text)
-}
-
 // setLinks gives a these links and no others.
 func (w *bondWorld) setLinks(ctx context.Context, links []BondLink) error {
 	var lines []string
@@ -216,7 +207,7 @@ func (w *bondWorld) setLinks(ctx context.Context, links []BondLink) error {
 			continue
 		}
 		w.legs[i].spec = links[i]
-		if err := errors.Join(w.legs[i].router.SetLink(links[i].config()), w.legs[i].router.SetUp(true), w.darken(ctx, &w.legs[i], "")); err != nil {
+		if err := errors.Join(w.legs[i].router.SetLink(links[i].config()), w.legs[i].router.SetCut(false, false)); err != nil {
 			return err
 		}
 		lines = append(lines, w.upLines(i)...)
