@@ -6,14 +6,19 @@ import (
 )
 
 const (
+	// confirmAfter is how long a path is under suspicion until it is called silent. It carries nothing new from the beginning.
+	confirmAfter = 80 * time.Millisecond
+	// patienceFor is how long it is remembered how late packets of a path have come: half of it goes in this time.
+	patienceFor = 10 * time.Second
 	// undoWithin is how long a packet that was found lost is remembered, in case it was only late.
 	undoWithin = 500 * time.Millisecond
 	// reorderFew and reorderLate are what a path may reorder before that is known of it: RFC 5681's three packets, or this long.
 	reorderFew  = 3
 	reorderLate = 3 * time.Millisecond
 	reorderMost = 50 * time.Millisecond
-	// lateLeast is the least that a packet after which nothing came may be late before that means something: two feedback intervals.
-	lateLeast = 8 * time.Millisecond
+	// lateLeast is the least that a packet after which nothing came may be late before that means something: two feedback intervals, and
+	// what a thread of the receiver waits for its turn.
+	lateLeast = 12 * time.Millisecond
 	lateMost  = 100 * time.Millisecond
 	// overdueFew is how many packets in a row have to be late for silence. On a path that loses many it takes more.
 	overdueFew = 3
@@ -36,7 +41,9 @@ type health struct {
 	state    State
 	reason   string
 	since    time.Duration // of state
-	suspect  bool          // something is overdue
+	doubted  time.Duration // since when it is under suspicion: so much is overdue that what it had goes again by others; 0: it is not
+	late     time.Duration // how late the next packet is by the latest frame
+	tuned    time.Duration // patience was learned
 	overdue  int           // packets found overdue since anything came
 	reorder  time.Duration // how late packets came that others had overtaken
 	patience time.Duration // how late came what had been taken for silence
@@ -52,7 +59,7 @@ func (h *health) rank() int {
 	switch {
 	case h.state == Silent:
 		return 2
-	case h.suspect || h.state == Returning:
+	case h.doubted > 0 || h.state == Returning:
 		return 1
 	}
 	return 0
@@ -60,8 +67,18 @@ func (h *health) rank() int {
 
 // progress is told that n more packets came.
 func (h *health) progress(now time.Duration, n int) {
-	h.suspect, h.overdue, h.backoff = false, 0, 0
+	h.learn(now, h.late)
+	h.late, h.doubted, h.overdue, h.backoff = 0, 0, 0, 0
 	h.proved += n
+}
+
+// learn is told how late something came after which nothing else had come.
+func (h *health) learn(now, late time.Duration) {
+	if late > h.patience {
+		h.patience, h.tuned = min(late, lateMost), now
+	} else if now-h.tuned >= patienceFor {
+		h.patience, h.tuned = h.patience/2, now
+	}
 }
 
 // reordered is told how late a packet was that had been found lost.
@@ -113,15 +130,14 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		}
 		overdue++
 	}
-	if overdue == 0 || first <= l.allowed() {
+	if h.late = first; overdue == 0 || first <= l.allowed() {
 		return
 	}
 	if h.overdue+overdue >= l.few() && s.others(l) {
-		s.silence(now, l, first)
+		s.doubt(now, l)
 		return
 	}
 	// A few: they may be lost alone.
-	h.suspect = true
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
 		if f.state == away && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
@@ -136,7 +152,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 func (l *lane) allowed() time.Duration {
 	rate := max(l.est.rate, l.ctl.Rate()/3, 1)
 	packets := time.Duration(min(2*segment/rate, 1) * 1e9)
-	return min(max(lateLeast, 4*l.est.owd.jitter+packets+lateLeast/2, l.health.patience), lateMost+packets)
+	return min(max(lateLeast, 4*l.est.owd.jitter+packets+lateLeast/2, l.health.patience*3/2), lateMost+packets)
 }
 
 // few is how many packets late in a row mean silence: chance alone has so many once in a million.
@@ -196,17 +212,27 @@ func (s *Sender) orphan(now time.Duration, seq uint64) {
 // againMost is how often a message is sent again.
 const againMost = 2
 
-// silence has a path carry nothing more, and what is on its way by it sent again.
-func (s *Sender) silence(now time.Duration, l *lane, late time.Duration) {
+// doubt puts a path under suspicion: nothing new goes by it, and what is on its way by it is sent again by others. It is not known yet
+// whether it is silent, or late, or the receiver has not looked yet.
+func (s *Sender) doubt(now time.Duration, l *lane) {
+	s.strand(now, l)
+	s.eased = now + easeFor
+	l.health.doubted = max(now, 1)
+	if l.health.state == Returning {
+		s.silence(now, l)
+	}
+}
+
+// silence is the end of doubt.
+func (s *Sender) silence(now time.Duration, l *lane) {
 	h := &l.health
 	if h.state == Active && now-h.since > relapseWithin {
 		h.relapses = 0
 	}
 	h.rest = now + min(restFirst<<min(h.relapses, 8), restMost)
 	h.relapses++
-	s.turn(now, l, Silent, fmt.Sprintf("what was sent by it is overdue by %v", late.Round(time.Millisecond)))
-	s.strand(now, l)
-	s.eased = now + easeFor
+	since := now - l.first
+	s.turn(now, l, Silent, fmt.Sprintf("nothing has come by it of what was sent in the last %v", since.Round(time.Millisecond)))
 }
 
 // easeFor is how long the queue in front may be longer than it should after a path has gone: what it had is sent again
@@ -234,19 +260,32 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 	s.eased = now + easeFor
 }
 
-// recall takes back a silence: what was sent before it came after all.
+// recall takes note that something came by a path that is under suspicion, or silent, of what has been settled by others.
 func (s *Sender) recall(now time.Duration, l *lane, seq uint64) {
-	for i := l.flights.tail; i != l.flights.head; i++ {
-		f := l.flights.at(i)
-		if f.seq != seq || f.state == away {
-			continue
+	for i := l.newest; i != l.flights.head && i-l.flights.tail < l.flights.head-l.flights.tail; i++ {
+		if l.flights.at(i).seq == seq {
+			s.revive(now, l, i)
+			return
 		}
-		h := &l.health
-		h.patience = min(max(h.patience, (s.remote.clock-f.sent-l.est.owd.latest)*3/2), lateMost)
+	}
+}
+
+// revive takes back a suspicion: what was sent before it came after all, up to a flight.
+func (s *Sender) revive(now time.Duration, l *lane, i uint32) {
+	h := &l.health
+	h.learn(now, s.remote.clock-l.flights.at(i).sent-l.est.owd.latest)
+	for j := l.newest; int32(j-i) <= 0; j++ {
+		if f := l.flights.at(j); f.state == lost && f.seq < s.ledger.tail {
+			f.state = arrived
+			l.credit(f)
+		}
+	}
+	h.progress(now, int(i + 1 - l.newest))
+	l.newest = i + 1
+	l.est.drain.some = false
+	if h.state == Silent {
 		h.relapses = max(h.relapses-1, 0)
-		h.suspect, h.overdue = false, 0
 		s.turn(now, l, Active, "what was taken for lost came late")
-		return
 	}
 }
 
@@ -263,7 +302,7 @@ func (s *Sender) turn(now time.Duration, l *lane, to State, reason string) {
 func (s *Sender) back(now time.Duration, l *lane, reason string) {
 	l.restart(now)
 	h := &l.health
-	h.proved, h.suspect, h.overdue, h.backoff = 0, false, 0, 0
+	h.proved, h.doubted, h.overdue, h.backoff = 0, 0, 0, 0
 	s.turn(now, l, Returning, reason)
 }
 
@@ -321,11 +360,14 @@ func (s *Sender) rearm(now time.Duration) {
 	s.due = Never
 	for _, l := range s.lanes {
 		s.arm(l)
-		switch l.health.state {
-		case Silent:
-			s.due = min(s.due, max(l.health.rest, now))
-		case Returning:
-			s.due = min(s.due, max(l.health.since+returnWithin, now))
+		h := &l.health
+		switch {
+		case h.state == Silent:
+			s.due = min(s.due, max(h.rest, now))
+		case h.state == Returning:
+			s.due = min(s.due, max(h.since+returnWithin, now))
+		case h.doubted > 0:
+			s.due = min(s.due, max(h.doubted+confirmAfter, now))
 		}
 	}
 }
@@ -336,23 +378,41 @@ func (s *Sender) Tick(now time.Duration) {
 	if now < s.due {
 		return
 	}
+	if s.slept < now && now-s.due > oversleep {
+		// Whoever calls has slept, and what came meanwhile is still to be told.
+		s.slept, s.due = now+oversleep, now+oversleep
+		return
+	}
 	for _, l := range s.lanes {
-		if l.health.state == Silent && now >= l.health.rest {
+		h := &l.health
+		switch {
+		case h.state == Silent && now >= h.rest:
 			s.back(now, l, "it has rested, and is said to live")
+		case h.state != Silent && h.doubted > 0 && now >= h.doubted+confirmAfter:
+			if s.others(l) && s.remote.at > h.doubted {
+				s.silence(now, l)
+			} else {
+				h.doubted = now // nothing is heard of anything
+			}
 		}
-		if now >= l.health.due {
+		if now >= h.due {
 			s.overdue(now, l)
 		}
 	}
 	s.rank(now)
 	s.rearm(now)
+	s.wake = now
 }
+
+// oversleep is how late a timer may be looked at for its conclusions to hold.
+const oversleep = 10 * time.Millisecond
 
 // overdue has what no word came of in time sent again, by others if there are. Nobody knows yet who is to blame: the path,
 // or what feedback comes by. If feedback comes for what others carry, judge knows.
 func (s *Sender) overdue(now time.Duration, l *lane) {
+	h := &l.health
 	limit := now - l.patience()
-	l.health.due = Never
+	h.due = Never
 	for i := l.skip(); i != l.flights.head; i++ {
 		f := l.flights.at(i)
 		if f.state != away || f.quiet {
@@ -361,13 +421,14 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 		if f.sent > limit {
 			break
 		}
-		l.health.suspect = true
 		s.lose(now, l, i)
-		l.health.overdue++
+		h.overdue++
+		if h.doubted == 0 && s.others(l) {
+			h.doubted = max(now, 1)
+		}
 	}
-	if l.health.backoff++; l.health.backoff == 3 && now-s.remote.at > l.patience() {
+	l.news.gone = 0
+	if h.backoff++; h.backoff == 3 && now-s.remote.at > l.patience() {
 		l.restart(now) // nothing is heard of anything
 	}
-	l.tell(now)
-	s.wake = now
 }

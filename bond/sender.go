@@ -25,6 +25,7 @@ type Sender struct {
 	now     time.Duration // the latest that was given
 	wake    time.Duration // when Next or Again may do what they could not
 	due     time.Duration // when a timer of a path is
+	slept   time.Duration // until when a timer is not taken for late
 	eased   time.Duration // until when the queue in front may be long
 	events  []Event
 	ignored uint64 // feedback that cannot be
@@ -63,7 +64,9 @@ func (s *Sender) SetPaths(now time.Duration, list []Path) {
 			s.lanes = append(s.lanes, s.admit(now, p, first))
 		}
 	}
+	s.now = max(s.now, now)
 	s.rank(now)
+	s.rearm(now)
 	s.wake = now
 }
 

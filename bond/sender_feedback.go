@@ -64,7 +64,7 @@ func credible(sr *series, f *wire.Feedback) bool {
 func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPath) {
 	seq, ok := s.ledger.seq(f.Session, p.Newest)
 	if !ok {
-		if l := s.lane(PathID(p.ID)); l != nil && l.health.state == Silent {
+		if l := s.lane(PathID(p.ID)); l != nil && (l.health.state == Silent || l.health.doubted > 0) {
 			s.recall(now, l, seq)
 		}
 		return
@@ -74,11 +74,12 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	if l == nil || int32(i-l.newest) < 0 {
 		return
 	}
-	if l.health.state == Silent {
-		s.recall(now, l, seq)
+	if l.health.state == Silent || l.health.doubted > 0 {
+		s.revive(now, l, i)
+	} else {
+		l.health.progress(now, int(i + 1 - l.newest))
+		l.newest = i + 1
 	}
-	l.health.progress(now, int(i+1-l.newest))
-	l.newest = i + 1
 	fl := l.flights.at(i)
 	age := time.Duration(f.Clock-p.At) * time.Microsecond
 	rtt := now - fl.sent - age
@@ -89,9 +90,9 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.est.rtt.add(rtt)
 	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
 	l.est.report.add(now - fl.sent)
-	l.est.owd.add(now, at-fl.sent)
+	l.est.owd.add(now, at-fl.sent, fl.size)
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
-	l.news.queue = l.est.owd.queue()
+	l.news.queue = l.est.owd.waited
 }
 
 // sender finds by which path, and by which sending, a message came. The books know if it went by one path only. Else the receiver may know
@@ -220,6 +221,10 @@ func (l *lane) measure(now time.Duration) {
 		l.est.delivered(now, l.news.rate, f.limited)
 	}
 	l.first, l.at = f.sent, l.markAt
+	if f.limited {
+		l.est.drain.some = false
+		return
+	}
 	l.news.drain = l.est.drain.add(l.markAt, l.delivered, l.news.queue > drainQueue+2*l.est.owd.jitter, drainOver+8*l.est.owd.jitter)
 }
 

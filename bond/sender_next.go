@@ -78,9 +78,9 @@ func (l *lane) in(p pool) bool {
 	h := &l.health
 	switch p {
 	case good:
-		return (h.state == Active || h.state == Returning) && !h.suspect
+		return (h.state == Active || h.state == Returning) && h.doubted == 0
 	case spare:
-		return h.state == Standby && !h.suspect
+		return h.state == Standby && h.doubted == 0
 	}
 	return h.state != Silent
 }
