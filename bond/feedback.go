@@ -86,6 +86,7 @@ func (r *Receiver) Feedback(now time.Duration, f *wire.Feedback) bool {
 		}
 		f.Paths[f.NPaths] = wire.FeedbackPath{
 			ID: w.name, Newest: n.counter, At: uint64(n.at / time.Microsecond), Packets: w.packets, Bytes: w.bytes,
+			Unread: r.unread != nil && r.unread(w.path),
 		}
 		f.NPaths++
 	}

@@ -9,6 +9,9 @@ import (
 // ReceiverConfig says how a [Receiver] is to be.
 type ReceiverConfig struct {
 	Memory int // bytes held at most; 0: DefaultHold
+	// Unread reports whether there is something to read where a path's packets come, that Arrive was not told of: then the path is not
+	// silent because of what feedback does not acknowledge. It is asked for each path when Feedback fills a frame. Nil: there never is.
+	Unread func(PathID) bool
 }
 
 // DefaultHold is how many bytes a Receiver holds back at most: what comes at 400 Mbit/s in the longest time that a gap stays.
@@ -49,13 +52,14 @@ type Receiver struct {
 	routes  [wire.MaxBondPaths]route
 	nroutes int
 
-	store store
-	claim claim
-	out   []byte // what Next gave last
-	hold  hold
-	told  told
-	now   time.Duration // the latest that was given
-	stats ReceiverStats
+	store  store
+	claim  claim
+	unread func(PathID) bool
+	out    []byte // what Next gave last
+	hold   hold
+	told   told
+	now    time.Duration // the latest that was given
+	stats  ReceiverStats
 }
 
 // A route is a path, as the receiver sees it.
@@ -86,7 +90,7 @@ func NewReceiver(c ReceiverConfig) *Receiver {
 	if c.Memory <= 0 {
 		c.Memory = DefaultHold
 	}
-	r := &Receiver{store: store{limit: c.Memory}, spaces: make([]*space, 0, maxSpaces+1)}
+	r := &Receiver{unread: c.Unread, store: store{limit: c.Memory}, spaces: make([]*space, 0, maxSpaces+1)}
 	r.told.last = -feedbackSlow
 	return r
 }

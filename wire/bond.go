@@ -85,6 +85,7 @@ type FeedbackPath struct {
 	Newest         uint64 // largest counter of the session that came by it
 	At             uint64 // when that came: microseconds of the receiver's clock
 	Packets, Bytes uint32 // all that came by it, of any session, modulo 2^32; bytes are lengths of WireGuard messages
+	Unread         bool   // more had come by it, or may have, that the receiver had not looked at yet
 }
 
 // Feedback acknowledges data of one session: which counters came by any path, and per path how far it is.
@@ -119,12 +120,12 @@ type FeedbackPath struct {
 //	+---------------------------------------------------------------+
 //	|                             bytes                             |
 //	+-------------------------------+-------------------------------+
-//	|             path              |           Reserved            |
-//	+-------------------------------+-------------------------------+
+//	|             path              |          Reserved           |U|
+//	+-------------------------------+-----------------------------+-+
 //
 // Session is the receiver index of the session's data messages. All counters below base are settled: they came, or are no longer waited for. Bit i of
 // word n, the lowest being bit 0, says that base + 64n + i came. Newest is within 2^31 of base. Age is for how many microseconds of
-// the clock newest had been there.
+// the clock newest had been there. U is Unread.
 type Feedback struct {
 	Session uint32
 	Clock   uint64 // microseconds, of the receiver's clock, which has any origin
@@ -164,7 +165,11 @@ func AppendFeedback(dst []byte, f *Feedback) []byte {
 		dst = binary.BigEndian.AppendUint32(dst, p.Packets)
 		dst = binary.BigEndian.AppendUint32(dst, p.Bytes)
 		dst = binary.BigEndian.AppendUint16(dst, p.ID)
-		dst = append(dst, 0, 0)
+		var flags uint16
+		if p.Unread {
+			flags = 1
+		}
+		dst = binary.BigEndian.AppendUint16(dst, flags)
 		dst[at+3]++
 	}
 	return dst
@@ -205,6 +210,7 @@ func ParseFeedback(b []byte, f *Feedback) error {
 			At:      f.Clock - uint64(binary.BigEndian.Uint32(at[4:])),
 			Packets: binary.BigEndian.Uint32(at[8:]),
 			Bytes:   binary.BigEndian.Uint32(at[12:]),
+			Unread:  at[19]&1 != 0,
 		}
 		if p.At > f.Clock || p.Newest>>63 != 0 {
 			return ErrFrame

@@ -51,7 +51,7 @@ func drawFeedback(t *rapid.T) *Feedback {
 		f.Paths[i] = FeedbackPath{
 			ID: rapid.Uint16().Draw(t, "id"), Newest: rapid.Uint64Range(lo, hi).Draw(t, "newest"),
 			At:      f.Clock - min(f.Clock, uint64(rapid.Uint32().Draw(t, "age"))),
-			Packets: rapid.Uint32().Draw(t, "packets"), Bytes: rapid.Uint32().Draw(t, "bytes"),
+			Packets: rapid.Uint32().Draw(t, "packets"), Bytes: rapid.Uint32().Draw(t, "bytes"), Unread: rapid.Bool().Draw(t, "unread"),
 		}
 	}
 	return f

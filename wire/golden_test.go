@@ -114,6 +114,8 @@ func goldens() []golden {
 			{Newest: 1<<32 - 1, At: 1 << 40, Packets: 7, Bytes: 700},
 		},
 	}
+	unread := feedback
+	unread.Paths[1].Unread = true
 	asOffer := func(b []byte) (any, error) { return ParseOffer(b) }
 	asFeedback := func(b []byte) (any, error) {
 		var f Feedback
@@ -125,6 +127,7 @@ func goldens() []golden {
 		golden{"inner-offer-padded", -1, append(AppendOffer(nil, offer), make([]byte, 8)...), asOffer, offer},
 		golden{"inner-feedback", -1, AppendFeedback(nil, &feedback), asFeedback, feedback},
 		golden{"inner-feedback-padded", -1, append(AppendFeedback(nil, &feedback), make([]byte, 8)...), asFeedback, feedback},
+		golden{"inner-feedback-unread", -1, AppendFeedback(nil, &unread), asFeedback, unread},
 		golden{"inner-feedback-empty", -1, AppendFeedback(nil, &Feedback{Session: 1}), asFeedback, Feedback{Session: 1}})
 	// As versions before the NAT sent it.
 	early := Candidates{Session: 1, Seq: 1, List: []weft.Candidate{{Addr: v4, Kind: weft.Host, Link: 2}}}
