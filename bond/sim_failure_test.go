@@ -3,6 +3,8 @@ package bond_test
 import (
 	"testing"
 	"time"
+
+	"weft/bond"
 )
 
 // forSeeds runs a case some times.
@@ -199,6 +201,41 @@ func TestALinkWhoseCapacityMovesIsFollowedWithinASecond(t *testing.T) {
 			if got < 0.93*x.mbit*share {
 				t.Errorf("a second after the change one flow has %.1f Mbit/s of %.1f", got, x.mbit*share)
 			}
+		}
+	})
+}
+
+func TestABusyMachineLosesNoPath(t *testing.T) {
+	forSeeds(t, 3, func(t *testing.T, w *world) {
+		a, b, _ := twins(w, line{mbit: 16, rtt: 20 * time.Millisecond}, 2)
+		for _, n := range []*node{a, b} {
+			var nap func()
+			nap = func() {
+				n.sleep(time.Duration(20+w.rnd.IntN(60)) * time.Millisecond)
+				w.after(time.Duration(100+w.rnd.IntN(400))*time.Millisecond, nap)
+			}
+			w.after(2*time.Second, nap)
+		}
+		c := startTCP(a, b, 1, 0)
+		start := w.now
+		w.run(start + 5*time.Second)
+		before := c.goodput()
+		w.run(start + 15*time.Second)
+		mbit := (c.goodput() - before) * 8 / 1e6 / 10
+		silent := 0
+		for _, n := range []*node{a, b} {
+			for _, e := range n.events {
+				if e.To == bond.Silent {
+					silent++
+				}
+			}
+		}
+		t.Logf("%.1f %% of what the links carry, %d times silent, %+v", mbit/(32*share)*100, silent, b.r.Stats())
+		if silent > 0 {
+			t.Errorf("paths that are well are called silent %d times", silent)
+		}
+		if mbit < 0.6*32*share { // it sleeps for a sixth of the time
+			t.Errorf("it carries %.1f of %.1f Mbit/s", mbit, 32*share)
 		}
 	})
 }

@@ -35,6 +35,9 @@ type node struct {
 	heard     *way          // by which the newest data came
 	offered   time.Duration
 	named     map[bond.PathID]int64
+	asleep    bool // its threads do not run
+	sockets   map[bond.PathID][][]byte
+	unsent    [][]byte   // of the device
 	silent    func(*way) // data by it does not arrive; nil: nobody is told
 
 	sentData, sentCopies, sentAgain, sentControl int
@@ -78,7 +81,9 @@ func tunnel(w *world, bonded bool, control func() bond.Control, links ...*link) 
 		n.flows, n.seen, n.named = map[uint16]func([]byte){}, map[uint64]bool{}, map[bond.PathID]int64{}
 		n.session = uint32(1000 * (i + 1))
 		if bonded {
-			n.s, n.r = bond.NewSender(bond.SenderConfig{Control: control}), bond.NewReceiver(bond.ReceiverConfig{})
+			n.sockets = map[bond.PathID][][]byte{}
+			n.s = bond.NewSender(bond.SenderConfig{Control: control})
+			n.r = bond.NewReceiver(bond.ReceiverConfig{Unread: func(p bond.PathID) bool { return len(n.sockets[p]) > 0 }})
 			n.q = queue.New(queueLimit, 8192, func([]byte) {})
 			n.setPaths()
 			n.offer()
@@ -118,6 +123,10 @@ func (n *node) push(inner []byte) {
 		n.transmit(n.ways[0], n.seal(inner))
 		return
 	}
+	if n.asleep {
+		n.unsent = append(n.unsent, inner)
+		return
+	}
 	c := queue.BestEffort
 	if n.urgent != nil && n.urgent(inner) {
 		c = queue.Urgent
@@ -149,7 +158,7 @@ func (n *node) transmit(x *way, m []byte) {
 		x.refused++
 		return
 	}
-	x.out.send(len(m)+overhead, func() { n.peer.receive(x.far, m) })
+	x.out.send(len(m)+overhead, func() { n.peer.arrive(x.far, m) })
 }
 
 // pump sends what may go.
@@ -254,7 +263,49 @@ func (n *node) offer() {
 	n.w.after(time.Second, n.offer)
 }
 
-// receive is told of a message.
+// arrive is told of a message in the socket of a path.
+func (n *node) arrive(p bond.PathID, m []byte) {
+	if n.asleep {
+		n.sockets[p] = append(n.sockets[p], m)
+		return
+	}
+	n.receive(p, m)
+}
+
+// readAtOnce is how many messages a thread reads from a socket before it looks at another.
+const readAtOnce = 64
+
+// sleep has the node do nothing for a while, as on a machine that is busy with other things; then it reads one socket after the other.
+func (n *node) sleep(d time.Duration) {
+	if n.asleep {
+		return
+	}
+	n.asleep = true
+	n.w.after(d, func() {
+		n.asleep = false
+		for more := true; more; {
+			more = false
+			for _, x := range n.peer.ways {
+				list := n.sockets[x.far]
+				batch := list[:min(len(list), readAtOnce)]
+				n.sockets[x.far] = list[len(batch):]
+				for _, m := range batch {
+					n.receive(x.far, m)
+				}
+				more = more || len(n.sockets[x.far]) > 0
+			}
+		}
+		n.s.Tick(n.w.now)
+		n.settle()
+		list := n.unsent
+		n.unsent = nil
+		for _, inner := range list {
+			n.push(inner)
+		}
+	})
+}
+
+// receive is told of a message that is read.
 func (n *node) receive(p bond.PathID, m []byte) {
 	now := n.w.now
 	inner := m[messageHead : len(m)-messageTail]
@@ -339,6 +390,9 @@ func (n *node) arm() {
 			return
 		}
 		n.alarm = 0
+		if n.asleep {
+			return // and when it wakes it looks
+		}
 		n.wakes++
 		n.s.Tick(n.w.now)
 		n.settle()
