@@ -27,6 +27,7 @@ type opener struct {
 	fromSession  *session // to whose peer from belongs, by routes
 	routes       *wireguard.Routes
 	run          run
+	socket       inbox // whose messages these are
 	now          int64
 	feedback     wire.Feedback // the last
 }
@@ -55,10 +56,12 @@ func newOpener(e *Engine) *opener {
 func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
 	o := e.openers.Get().(*opener)
 	o.begin()
+	o.socket = inbox{link: link, six: len(reads) > 0 && reads[0].From.Addr().Unmap().Is6(), some: true}
 	for i := range reads {
 		o.read(link, &reads[i])
 	}
 	o.end()
+	o.socket = inbox{}
 	e.openers.Put(o)
 }
 
@@ -380,6 +383,7 @@ func (o *opener) letGo() {
 	r := o.order
 	o.drain()
 	o.write()
+	r.socket = o.socket
 	r.settle(time.Duration(o.now))
 	o.order = nil
 	r.mu.Unlock()

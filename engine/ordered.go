@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"weft"
 	"weft/bond"
 	"weft/engine/queue"
 	"weft/wire"
@@ -16,15 +17,16 @@ type ordered struct {
 	e    *Engine
 	peer *peer
 
-	mu    sync.Mutex // held while packets of the peer are opened; before bonded's
-	recv  *bond.Receiver
-	burst *burst // feedback goes out by it
-	timer *time.Timer
-	alarm time.Duration // when the timer is set for; bond.Never: it is not
-	turns int           // feedback sent
-	came  *way          // by which the latest data came; nil: none
-	frame wire.Feedback
-	room  [wire.MaxFeedbackSize + wireguard.PaddingMultiple]byte
+	mu     sync.Mutex // held while packets of the peer are opened; before bonded's
+	recv   *bond.Receiver
+	burst  *burst // feedback goes out by it
+	timer  *time.Timer
+	alarm  time.Duration // when the timer is set for; bond.Never: it is not
+	turns  int           // feedback sent
+	came   *way          // by which the latest data came; nil: none
+	socket inbox         // whose messages are being worked on
+	frame  wire.Feedback
+	room   [wire.MaxFeedbackSize + wireguard.PaddingMultiple]byte
 }
 
 // orderOf finds the receiving half of a bond, or makes it.
@@ -32,7 +34,8 @@ func (e *Engine) orderOf(p *peer) *ordered {
 	if r := p.order.Load(); r != nil {
 		return r
 	}
-	r := &ordered{e: e, peer: p, recv: bond.NewReceiver(bond.ReceiverConfig{}), burst: newBurst(e), alarm: bond.Never}
+	r := &ordered{e: e, peer: p, burst: newBurst(e), alarm: bond.Never}
+	r.recv = bond.NewReceiver(bond.ReceiverConfig{Unread: r.unread})
 	p.order.CompareAndSwap(nil, r)
 	return p.order.Load()
 }
@@ -65,6 +68,44 @@ func (r *ordered) tell(now time.Duration) {
 			r.e.failed(1, err)
 		}
 	}
+}
+
+// An inbox is a socket that messages come to, of a link and an address family.
+type inbox struct {
+	link weft.LinkID
+	six  bool
+	some bool // there is one
+}
+
+// inbox is where what comes by a way comes to.
+func (e *Engine) inbox(w *way) inbox {
+	via := w.via
+	if via.Method == weft.RelayUDP {
+		r := e.relays.Load().byID[via.Relay]
+		if r == nil || r.udp == nil {
+			return inbox{}
+		}
+		via = r.udp.via
+	}
+	if via.Method != weft.Direct && via.Method != weft.RelayUDP {
+		return inbox{}
+	}
+	return inbox{via.Link, via.Addr.Addr().Is6(), true}
+}
+
+// unread reports whether something that came by a way may lie unread: then nothing that is missing of it is overdue, since
+// it is this machine that is late. R.mu is held.
+func (r *ordered) unread(id bond.PathID) bool {
+	var in inbox
+	r.e.mu.RLock()
+	for _, w := range r.peer.ways {
+		if w.path() == id {
+			in = r.e.inbox(w)
+			break
+		}
+	}
+	r.e.mu.RUnlock()
+	return in.some && r.e.sockets.Unread(in.link, in.six, in == r.socket)
 }
 
 // settle has what is due happen, and sets the timer for what will be. R.mu is held, and what was in order is delivered.

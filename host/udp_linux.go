@@ -326,3 +326,10 @@ func (y *udpSystem) head(n int, to *UDPDest, iov, iovs, segment int, run bool) {
 	}
 	h.SetControllen(size)
 }
+
+// Unread reports whether a datagram waits in the socket.
+func (s *UDPSocket) Unread() bool {
+	waiting := 0
+	_ = s.raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+	return waiting > 0
+}

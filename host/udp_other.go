@@ -63,3 +63,6 @@ func (w *UDPWriter) send() {
 		}
 	}
 }
+
+// Unread is not known here.
+func (s *UDPSocket) Unread() bool { return false }

@@ -29,6 +29,7 @@ type socket struct {
 	light   *net.UDPConn // conn, of a spare socket, which others wait for until it carries data
 	six     bool
 	carries atomic.Bool // of a spare socket: it is a route, or was
+	working atomic.Bool // what it read is being worked on
 
 	growing sync.Mutex                     // serialises enlarge
 	batch   atomic.Pointer[host.UDPSocket] // for batches; nil as long as a spare socket does not carry
@@ -97,7 +98,9 @@ func (s *Sockets) heavy(x *socket) {
 	for {
 		reads, err := reader.Read()
 		if err == nil {
+			x.working.Store(true)
 			s.cfg.Receive(x.link.ID, reads)
+			x.working.Store(false)
 			continue
 		}
 		if !s.again(x, err) {

@@ -318,6 +318,28 @@ func (s *Sockets) WriteTo(id weft.LinkID, to netip.AddrPort, b []byte, ttl uint8
 	return err
 }
 
+// Unread reports whether there is something from a link, of one address family, that was not worked on yet: it waits in
+// the kernel, or was read. Mine says that it is the caller who works on it, which then does not count.
+func (s *Sockets) Unread(id weft.LinkID, six, mine bool) bool {
+	l := s.find(id)
+	if l == nil {
+		return false
+	}
+	list := l.four
+	if six {
+		list = l.six
+	}
+	for _, x := range list {
+		if !mine && x.working.Load() {
+			return true
+		}
+		if b := x.batch.Load(); b != nil && b.Unread() {
+			return true
+		}
+	}
+	return false
+}
+
 // socket is the one that a link sends to an address by: always the same one, and different ones for different
 // addresses, where it has several.
 func (s *Sockets) socket(id weft.LinkID, to netip.AddrPort) (*socket, error) {
