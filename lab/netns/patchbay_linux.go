@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,10 @@ const (
 	// patchbayPriority is above that of programs which are run in real time themselves, with the least priority that does it
 	// (chrt -r 1), so that a benchmark on a busy machine is one of them and not of the machine's other work.
 	patchbayPriority = 10
+	// awake is for how long a patchbay that had something to do waits without telling Go's scheduler. Telling it costs more than
+	// the wait: the runtime's monitor, which takes processors away from whoever waits for longer than 20 us, then looks for them
+	// 50,000 times a second, and takes most of a real processor for that.
+	awake = 2 * time.Millisecond
 	// frameRoom is what a frame read from a device may take: 1500 bytes, Ethernet's header and a VLAN tag, and
 	// room to see that one is larger.
 	frameRoom = 2048
@@ -94,6 +99,7 @@ type patchbay struct {
 
 	plugged []plugged // of the loop alone, as all below
 	polled  []unix.PollFd
+	idle    bool // nothing has happened for awake
 	buf     [frameRoom]byte
 }
 
@@ -108,6 +114,7 @@ func newPatchbay() (*patchbay, error) {
 		return nil, fmt.Errorf("making a patchbay: %w", err)
 	}
 	b := &patchbay{wake: wake, done: make(chan struct{})}
+	processors(1) // for its own thread
 	go b.run()
 	return b, nil
 }
@@ -177,6 +184,7 @@ func (b *patchbay) listPolled() {
 func (b *patchbay) run() {
 	runtime.LockOSThread() // for good: the thread ends with this goroutine
 	defer close(b.done)
+	defer processors(-1)
 	// Without the 50 us by which the kernel may round a thread's timers, and before all ordinary threads, for it plays
 	// hardware: an ordinary one waits for up to 3 ms for another's slice to end. It takes some microseconds per packet,
 	// and the kernel leaves 5 % of the time to others in any case (sched(7)). Both are for accuracy; where they are
@@ -204,11 +212,20 @@ func (b *patchbay) run() {
 	}
 }
 
-// doze sleeps, whatever comes.
+// doze sleeps, whatever comes, for so short a time that the scheduler need not know.
 func doze(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
-	unix.Nanosleep(&t, nil)
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0) // interrupted: all the sooner
 }
+
+// processors lets Go's scheduler run so many more threads at once.
+func processors(more int) {
+	scheduler.Lock()
+	defer scheduler.Unlock()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + more)
+}
+
+var scheduler sync.Mutex
 
 // poll lets every station do what is due, and says when the next one wants to.
 func (b *patchbay) poll(now time.Time) (next time.Time) {
@@ -220,17 +237,26 @@ func (b *patchbay) poll(now time.Time) (next time.Time) {
 	return next
 }
 
-// wait sleeps until a frame, a job or the deadline comes.
+// wait sleeps until a frame, a job or the deadline comes, or somewhat shorter.
 func (b *patchbay) wait(until time.Time) {
 	for i := range b.polled {
 		b.polled[i].Revents = 0
 	}
 	var timeout *unix.Timespec
+	left := awake
 	if !until.IsZero() {
-		t := unix.NsecToTimespec(max(0, int64(time.Until(until))))
+		left = max(0, time.Until(until))
+		t := unix.NsecToTimespec(int64(left))
 		timeout = &t
 	}
-	unix.Ppoll(b.polled, timeout, nil) // interrupted: looked at again
+	if b.idle {
+		n, _ := unix.Ppoll(b.polled, timeout, nil) // interrupted: looked at again
+		b.idle = n == 0 && left > awake
+		return
+	}
+	t := unix.NsecToTimespec(int64(min(left, awake)))
+	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&b.polled[0])), uintptr(len(b.polled)), uintptr(unsafe.Pointer(&t)), 0, 0, 0)
+	b.idle = n == 0 && left >= awake
 }
 
 // read takes what one device has, and says how many frames that were.
