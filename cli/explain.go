@@ -42,7 +42,11 @@ how that ended, and what would help. PEER is a name or an overlay address. Exit 
 func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 	switch e.Path {
 	case weft.PathDirect:
-		fmt.Fprintf(w, "%s is reached directly at %s", e.Peer, by(e.Endpoint, e.Link))
+		how := "directly"
+		if e.Method == weft.DirectTCP {
+			how = "directly, by TCP,"
+		}
+		fmt.Fprintf(w, "%s is reached %s at %s", e.Peer, how, by(e.Endpoint, e.Link))
 	case weft.PathRelay:
 		how := "over UDP"
 		if e.Method == weft.RelayStream {
@@ -96,7 +100,11 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 		}
 	}
 	if e.Blocked != "" {
-		fmt.Fprintf(w, "\nWhy there is no direct path: %s.\n", strings.TrimSuffix(e.Blocked, "."))
+		what := ""
+		if e.Method == weft.DirectTCP {
+			what = " over UDP"
+		}
+		fmt.Fprintf(w, "\nWhy there is no direct path%s: %s.\n", what, strings.TrimSuffix(e.Blocked, "."))
 	}
 	for i, advice := range e.Advice {
 		if i == 0 {
@@ -118,7 +126,7 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if until := e.NextAttempt.Sub(now); e.Path != weft.PathDirect && until > 0 {
+	if until := e.NextAttempt.Sub(now); e.Method != weft.Direct && until > 0 {
 		fmt.Fprintf(w, "The next attempt is in %s, or as soon as something changes.\n", age(until))
 	}
 	for i, way := range e.Ways {
