@@ -29,7 +29,8 @@ type tunnel struct {
 	PSK      [32]byte // zero: none
 	Port     uint16
 	Endpoint netip.AddrPort // of the peer; zero: to be learned from it
-	Addrs    []netip.Prefix // within
+	MTU      int            // within
+	Addrs    []netip.Prefix
 	Allowed  []netip.Prefix // of the peer, within
 
 	// Another peer that is never there has these within; none: there is no other.
@@ -55,7 +56,7 @@ func newPair(t testing.TB, number int, psk bool) (a, b tunnel) {
 	for i, side := range []*tunnel{&a, &b} {
 		// Userspace ends are found by their name on the whole machine, whatever their namespace.
 		side.Name = fmt.Sprintf("wi%d-%d%c", os.Getpid(), number, 'a'+i)
-		side.Port = uint16(51820 + number)
+		side.Port, side.MTU = uint16(51820+number), innerMTU
 		side.Addrs = []netip.Prefix{
 			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, byte(number), byte(1 + i)}), 24),
 			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x99, 7: byte(number), 15: byte(1 + i)}), 64),
@@ -157,7 +158,7 @@ func (m machine) batch(ctx context.Context, lines string) (string, error) {
 
 // raise gives a tunnel's interface its addresses.
 func raise(n tunnel) string {
-	lines := []string{fmt.Sprintf("link set %s up mtu %d addrgenmode none", n.Name, innerMTU)}
+	lines := []string{fmt.Sprintf("link set %s up mtu %d addrgenmode none", n.Name, n.MTU)}
 	for _, a := range n.Addrs {
 		nodad := ""
 		if a.Addr().Is6() {

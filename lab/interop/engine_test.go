@@ -57,12 +57,12 @@ func newEngine(n tunnel) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := engine.OpenTUN(n.Name, innerMTU)
+	dev, err := engine.OpenTUN(n.Name, n.MTU)
 	if err != nil {
 		return nil, err
 	}
 	e, err := engine.New(engine.Config{
-		Key: private, Self: selfID, Device: dev, Port: n.Port, Handler: nobody{},
+		Key: private, Self: selfID, Device: dev, MTU: n.MTU, Port: n.Port, Handler: nobody{},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {

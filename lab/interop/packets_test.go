@@ -18,8 +18,12 @@ var (
 	nowhere       = []netip.Prefix{netip.MustParsePrefix("10.79.0.0/24"), netip.MustParsePrefix("fd79::/64")}
 )
 
-// innerMTU is that of the interfaces. It is a multiple of 16, as WireGuard's padding is.
-const innerMTU = 1408
+// innerMTU is that of the interfaces, jumboMTU that of those over Ethernet with jumbo frames. Both are multiples of 16, as
+// WireGuard's padding is.
+const (
+	innerMTU = 1408
+	jumboMTU = 8912
+)
 
 // An injected is what a kernel gives to a TUN device, and what it is to show in a message.
 type injected struct {
@@ -38,11 +42,14 @@ func (p injected) bytes() []byte {
 // A maker makes packets, right and wrong ones, from a seed.
 type maker struct {
 	*rand.Rand
+	mtu int
 	id  uint16 // of IPv4
 	seq uint32
 }
 
-func newMaker(seed uint64) *maker { return &maker{Rand: rand.New(rand.NewPCG(seed, 77))} }
+func newMaker(seed uint64, mtu int) *maker {
+	return &maker{Rand: rand.New(rand.NewPCG(seed, 77)), mtu: mtu}
+}
 
 // number counts IPv4's identification on. The upper half is left out: where a disturbed packet says that it is IPv6, this is its
 // payload length, and wireguard-go's length of such packets overflows.
@@ -243,7 +250,7 @@ func (m *maker) batch() (list []injected) {
 	case m.chance(20) && len(f.ip) == 0 && (f.proto == protoTCP || f.proto == protoUDP):
 		return append(list, m.super(f))
 	case m.chance(50):
-		size := 1 + m.IntN(innerMTU-f.head())
+		size := 1 + m.IntN(m.mtu-f.head())
 		n := 1 + m.IntN(12)
 		odd := m.IntN(2 * n) // often none
 		for i := range n {
@@ -261,7 +268,7 @@ func (m *maker) batch() (list []injected) {
 			list = append(list, injected{packet: m.packet(f, flagACK, m.IntN(size)), what: "the short end of a run"})
 		}
 	default:
-		p := injected{packet: m.packet(f, flagACK, m.IntN(innerMTU-f.head()+1)), what: fmt.Sprintf("one of protocol %d", f.proto)}
+		p := injected{packet: m.packet(f, flagACK, m.IntN(m.mtu-f.head()+1)), what: fmt.Sprintf("one of protocol %d", f.proto)}
 		if m.chance(70) {
 			p.what += ", " + m.disturb(f, &p)
 		}
@@ -321,7 +328,7 @@ func (m *maker) disturb(f flow, p *injected) string {
 			p.packet = b[:n]
 			return fmt.Sprint(what, " at ", n)
 		case "more behind it":
-			if len(b)+16 <= innerMTU {
+			if len(b)+16 <= m.mtu {
 				p.packet = append(b, make([]byte, 1+m.IntN(16))...)
 				return what
 			}
@@ -430,7 +437,7 @@ func (f flow) places() (src, dst, ttl int) {
 
 // super makes a super-packet, as the kernel makes them: right in all.
 func (m *maker) super(f flow) injected {
-	size := 1 + m.IntN(innerMTU-f.head())
+	size := 1 + m.IntN(m.mtu-f.head())
 	n := 1 + m.IntN(min(44, 60000/size)*size)
 	flags := pick(m, byte(flagACK), flagACK|flagPSH, flagACK|flagFIN|flagPSH, flagACK|flagECE, flagACK|flagCWR)
 	f.df = 0x40
