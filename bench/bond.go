@@ -33,9 +33,9 @@ type BondOptions struct {
 const (
 	BondRounds = 3
 	BondLength = 20 * time.Second
-	BondWorlds = 6
+	BondWorlds = 8
 	// BondLoad is what two cores carry with room: see docs/bonding-bench.md for what was measured alone and beside others.
-	BondLoad = 400.0
+	BondLoad = 450.0
 )
 
 // bondWarm is the beginning of a run of throughput, which does not count.
@@ -129,6 +129,9 @@ func (r *bondRun) all(ctx context.Context) error {
 	return r.fast(ctx)
 }
 
+// slowStart is when preparing a batch takes so long that somebody who waits is told.
+const slowStart = 15 * time.Second
+
 // batchCost is about what preparing worlds takes.
 const batchCost = 4 * time.Second
 
@@ -147,8 +150,8 @@ func (r *bondRun) units() (list []*bondUnit) {
 					}
 					alone[key] = true
 				}
-				if round > 1 && !r.Full && (u.subject == mptcp || u.subject == plainTCP) {
-					continue // they are beside it, and not what is judged
+				if round > 1 && !r.Full && (u.once || u.subject == mptcp) {
+					continue
 				}
 				if u.subject == mptcp && r.noMPTCP != nil {
 					continue
@@ -190,10 +193,14 @@ func (r *bondRun) batch(ctx context.Context, which string, units []*bondUnit) er
 	}
 	runs, errs := make([]*BondRun, len(units)), make([]error, len(units))
 	var wg sync.WaitGroup
+	prepared := time.Now()
 	for i, u := range units {
 		wg.Go(func() { errs[i] = r.worlds[i].prepare(ctx, u) })
 	}
 	wg.Wait()
+	if took := time.Since(prepared); took > slowStart {
+		r.say("batch %s took %.0f s to prepare: the machine is busy with other things", which, took.Seconds())
+	}
 	// Worlds that are not part of this batch are at rest, too.
 	for _, w := range r.worlds[len(units):] {
 		if err := w.stopNodes(); err != nil {

@@ -50,6 +50,7 @@ type bondUnit struct {
 	load    bondLoad
 	mbit    float64 // offered, of datagrams' payload
 	script  []bondEvent
+	once    bool // and not in every round, unless all is wanted
 }
 
 // A bondEvent happens to a link while a unit runs.
