@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/engine/segment"
 	"weft/wire"
 )
 
@@ -328,6 +329,34 @@ func TestWhatPeersSayInsideASessionIsChecked(t *testing.T) {
 		exchange(t, a, b, seq)
 		seq++
 		exchange(t, b, a, seq)
+	}
+}
+
+func TestABondWithoutTrafficKeepsNoLine(t *testing.T) {
+	a, b, _ := manyWays(t, BondAggregate, 0)
+	seq := bonds(t, a, b, 1)
+	o := newSender(a.Engine, &loop{packet: append(make([]byte, segment.HeaderSize), packet(addrOf(1), addrOf(2), seq, 100)...), give: 1})
+	o.fill()
+	o.serve()
+	if len(o.lines) != 1 {
+		t.Fatalf("%d lines while there is traffic", len(o.lines))
+	}
+	select {
+	case <-b.tun.in:
+	case <-time.After(patience):
+		t.Fatal("the packet did not arrive")
+	}
+	eventually(t, "a line ends that nothing goes through", func() bool {
+		o.roused = true
+		o.serve()
+		if len(o.lines) > 0 && o.lines[0].idle != 0 {
+			o.lines[0].idle -= lineIdle // as if it had been so long
+		}
+		return len(o.lines) == 0
+	})
+	for range 10 {
+		seq++
+		exchange(t, a, b, seq)
 	}
 }
 

@@ -133,6 +133,10 @@ func (b *bonded) set(conf Bond, ways []*way) {
 		return
 	case len(ways) > 1:
 		b.closing = 0
+	case b.home == nil: // nothing is on its way
+		b.mu.Unlock()
+		b.end()
+		return
 	case b.closing == 0:
 		b.closing = now + lingerFor
 	}

@@ -18,8 +18,10 @@ const (
 	// leastWait is how long a sender sleeps at least that waits for its turn on a path: the resolution of timers (50 us of slack on
 	// Linux), and what would otherwise be a loop.
 	leastWait = 50 * time.Microsecond
-	// longestInterval bounds CoDel's interval, which follows its target.
+	// intervalTargets is how many targets CoDel's interval is at least.
 	intervalTargets = 4
+	// lineIdle is how long a line of a bond without traffic is kept: it takes half a megabyte.
+	lineIdle = 10 * time.Second
 )
 
 // A line is what waits in one sender for the ways of a bond: packets, not super-packets, so that each may go by a way of its
@@ -33,6 +35,7 @@ type line struct {
 	target time.Duration
 	next   time.Duration // when it is to be served, unless something comes
 	fresh  bool          // something has come
+	idle   time.Duration // since when nothing waits and nothing is on its way; 0: something is
 }
 
 // line finds or makes the sender's line of a bond.
@@ -213,11 +216,25 @@ func (o *sender) serve() {
 			continue
 		}
 		l.next, l.fresh = o.serveLine(l), false
+		if l.idle != 0 && now-l.idle >= lineIdle {
+			o.leave(l.b)
+			l.b.mu.Unlock()
+			o.lines = append(o.lines[:i], o.lines[i+1:]...)
+			continue
+		}
 		l.b.mu.Unlock()
 		o.next = min(o.next, l.next)
 		i++
 	}
 	o.paced.flush()
+}
+
+// leave is told that the sender has no line of a bond any more. B.mu is held.
+func (o *sender) leave(b *bonded) {
+	if b.home == o {
+		b.home = nil
+	}
+	b.asleep &^= 1 << o.number
 }
 
 // serveLine sends what one bond may send now, a burst at most, and tells when there may be more. B.mu is held.
@@ -337,8 +354,17 @@ func (o *sender) sleep(l *line, now time.Duration, blocked bool) time.Duration {
 	if b.home == o && b.closing != 0 {
 		at = min(at, b.closing)
 	}
-	if waits {
+	switch {
+	case waits:
 		b.asleep |= bit
+		l.idle = 0
+	case at != bond.Never:
+		l.idle = 0
+	case l.idle == 0:
+		l.idle = now
+		fallthrough
+	default:
+		at = l.idle + lineIdle
 	}
 	at = max(at, now+leastWait)
 	if b.home == o {
