@@ -21,6 +21,8 @@ func (h *host) boot() {
 			b[i] = byte(w.rng.Uint32())
 		}
 	}})
+	h.tcp.conns = nil
+	h.agent.SetTCP(w.now, h.tcp.use)
 	h.agent.SetBonding(w.now, h.bonds)
 	h.agent.SetMetrics(w.now, h.metrics)
 	h.members = nil
@@ -60,7 +62,7 @@ func (h *host) candidates() []weft.Candidate {
 	if len(h.uplinks) > 0 {
 		return h.linkCandidates()
 	}
-	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host}}
+	list := []weft.Candidate{{Addr: h.inside, Kind: weft.Host, TCP: h.tcp.takes}}
 	if outside, ok := h.out(h.inside, relayAddr); ok && h.nat != nil && !h.fault.udp {
 		list = append(list, weft.Candidate{Addr: outside, Kind: weft.ServerReflexive})
 	}
@@ -203,6 +205,12 @@ func (h *host) poll() {
 	}
 	if tooLong {
 		defer h.poll()
+	}
+	for _, d := range out.Dial {
+		h.dial(d)
+	}
+	for _, via := range out.Hang {
+		h.hang(via)
 	}
 	for _, link := range out.Close {
 		if !h.spares[link].IsValid() {

@@ -66,6 +66,7 @@ type world struct {
 // A fault is what keeps datagrams of a host from getting out directly.
 type fault struct {
 	udp      bool // nothing over UDP in or out
+	tcp      bool // nothing by connections
 	direct   bool // direct packets from this host
 	data     bool // direct data from this host
 	maxBytes int  // direct packets from this host that are longer; 0: none
@@ -98,6 +99,7 @@ type host struct {
 	members  []Member // as of the last change
 	joins    int      // of members, so far
 	bonding  bondFlow
+	tcp      tcpHost
 	told     *weft.NAT // instead of what is so
 	leads    bool
 	budget   *Budget
@@ -176,6 +178,8 @@ func (w *world) transmit(h *host, via weft.Via, p payload) {
 	switch via.Method {
 	case weft.Direct:
 		w.direct(h, via, p)
+	case weft.DirectTCP:
+		w.byConnection(h, via, p)
 	case weft.RelayUDP:
 		p.relayed = true
 		if h.noUDP || h.fault.udp || h.fault.relayUDP || h.fault.relayData && p.m == nil ||
