@@ -45,7 +45,7 @@ test-guest:
 
 test-interop:
 	@scripts/install-deps guest || echo "weft: going on without what is missing"
-	WEFT_GUEST=$(GUEST) WEFT_INTEROP=10m $(GO) test -count=1 -timeout 30m -v -run TenMinutes ./lab/interop
+	WEFT_GUEST=$(GUEST) WEFT_INTEROP=10m $(GO) test -count=1 -timeout 30m -v -run 'TenMinutes|FoundAgain' ./lab/interop
 
 check:
 	@scripts/check
