@@ -20,10 +20,12 @@ type bbr struct {
 
 	full  int     // rounds without growth, in startup
 	best  float64 // rate before them
+	known bool    // bw is what the path carries, and not only what was to be carried
 	probe float64 // by how much the rate is to grow
 	calm  int     // rounds that are left without
 
 	over    time.Duration // since when the queue has not been short; 0: it was
+	alien   time.Duration // since when it has not been as short as it would be by what is sent here
 	before  extreme       // the largest rate of the last seconds, with its sign turned
 	emptied time.Duration // when the queue was last empty, or emptied on purpose
 	rival   cubic         // while others fill the queue
@@ -38,6 +40,7 @@ type trip struct {
 	limited bool          // one of them is a lower bound
 	queue   time.Duration // the shortest
 	queued  bool          // there was one
+	alien   time.Duration // the shortest without what was sent here
 	drained bool          // what the path carries was measured
 	came    int
 	lost    int
@@ -55,8 +58,9 @@ const (
 const (
 	startupGain = 2.77 // doubles the rate in a round trip
 	drainGain   = 0.3  // the least with which a queue is let drain
-	probeFirst  = 0.06
-	probeMost   = 0.5
+	probeFirst  = 0.08
+	probeMost   = 1.0
+	probeFaster = 2.5 // where the last probe was carried
 	calmRounds  = 8
 	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet and jitter
 	// come on top.
@@ -121,8 +125,11 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if s.RTT > 0 {
 		b.rtt += (s.RTT - b.rtt) / 8
 		b.least, b.sent, b.queue = s.MinRTT, s.Sent, s.Queue
-		b.before.add(now, beforeWithin, -b.bw)
 		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
+		own := time.Duration(float64(s.Load)/-b.before.add(now, beforeWithin, -b.bw)*1e9) - b.least
+		if alien := s.Queue - max(own, 0); !t.queued || alien < t.alien {
+			t.alien = alien
+		}
 		if !t.queued || s.Queue < t.queue {
 			t.queue, t.queued = s.Queue, true
 		}
@@ -143,6 +150,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		case b.mode == startup && s.Queue > b.filled():
 			b.leave(s.Drain)
 		case b.mode == steady && s.Queue > b.most:
+			b.known = true
 			b.overfull(now)
 			b.carries(s.Drain)
 		case b.mode == compete || b.mode == look:
@@ -166,7 +174,15 @@ func (b *bbr) overfull(now time.Duration) {
 	if b.over == 0 {
 		b.over = now
 	}
-	b.gain, b.probe, b.excess = 1, probeFirst, true
+	b.gain, b.probe, b.excess = 1, b.first(), true
+}
+
+// first is by how much the first probe exceeds. What the application has limited so far may be little of what the path carries.
+func (b *bbr) first() float64 {
+	if b.known {
+		return probeFirst
+	}
+	return probeMost
 }
 
 // filled is the queue that says, while starting up, that the path is full.
@@ -174,7 +190,7 @@ func (b *bbr) filled() time.Duration { return b.most + max(b.least/8, 4*time.Mil
 
 // leave ends startup.
 func (b *bbr) leave(bw float64) {
-	b.mode, b.gain, b.excess = steady, 1, true
+	b.mode, b.gain, b.excess, b.known = steady, 1, true, true
 	b.carries(bw)
 }
 
@@ -192,8 +208,9 @@ func (b *bbr) round(now time.Duration, s Sample) {
 		} else if !t.limited {
 			b.full++
 		}
-		if b.full >= 3 || t.lossy() || t.queue > b.filled() {
+		if t.lossy() || b.full >= 3 || t.queue > b.filled() {
 			b.leave(t.rate)
+			b.known = !t.limited
 		}
 	case steady:
 		b.steer(now)
@@ -216,6 +233,9 @@ func (b *bbr) round(now time.Duration, s Sample) {
 // more.
 func (b *bbr) steer(now time.Duration) {
 	t := &b.trip
+	if b.rivals(now) {
+		return
+	}
 	if b.calm > 0 {
 		b.calm--
 	} else if t.lossy() {
@@ -234,9 +254,8 @@ func (b *bbr) steer(now time.Duration) {
 		if again && !t.drained && t.rate > 0 && t.rate < b.bw {
 			b.carries(t.rate)
 		}
-		b.rivals(now)
 	case t.queue > b.most/3:
-		b.over, b.excess, b.probe = 0, true, probeFirst
+		b.over, b.excess, b.probe = 0, true, b.first()
 		if now-b.emptied > emptyEvery {
 			b.excess, b.emptied = false, now
 			b.gain = max(drainGain, 1-2*float64(b.most)/float64(max(b.least, queueMost)))
@@ -249,7 +268,7 @@ func (b *bbr) steer(now time.Duration) {
 		case t.limited && !grew || b.calm > 0:
 			b.gain = 1
 		case grew && b.gain > 1:
-			b.probe = min(2*b.probe, probeMost)
+			b.probe = min(probeFaster*b.probe, probeMost)
 			fallthrough
 		default:
 			b.gain = 1 + b.probe
@@ -259,13 +278,20 @@ func (b *bbr) steer(now time.Duration) {
 
 // rivals looks whether others fill the queue: it does not get shorter, whatever is done. Then the rate becomes that of CUBIC, which gets its
 // share beside others that fill queues; and now and then it is looked whether they have gone.
-func (b *bbr) rivals(now time.Duration) {
+func (b *bbr) rivals(now time.Duration) bool {
+	if t := &b.trip; !t.queued || t.alien <= b.most {
+		b.alien = 0
+		return false
+	}
+	if b.alien == 0 {
+		b.alien = now
+	}
 	wait := max(yieldTrip*b.least, yieldFor)
 	if b.met > 0 && now-b.met < b.patient*2 {
 		wait /= 3
 	}
-	if now-b.over < wait {
-		return
+	if now-b.alien < wait {
+		return false
 	}
 	if b.met > 0 && now-b.met < b.patient*2 {
 		b.patient = min(2*b.patient, lookMost)
@@ -276,6 +302,15 @@ func (b *bbr) rivals(now time.Duration) {
 	b.rival.Restart(now, b.rtt)
 	b.rival.window = max(-b.before.add(now, beforeWithin, -b.bw)*b.rtt.Seconds()/2, initialWindow)
 	b.rival.threshold = b.rival.window
+	b.alien = 0
+	return true
+}
+
+func (b *bbr) Capacity() float64 {
+	if b.mode == compete {
+		return b.rival.Capacity()
+	}
+	return b.bw
 }
 
 func (b *bbr) Rate() float64 {

@@ -16,6 +16,7 @@ type Sample struct {
 	Drain    float64       // bytes/s while there was a queue all the time: what the path carries; 0: unknown
 	Limited  bool          // Rate is a lower bound: the path was not used as fast as it may
 	Sent     time.Duration // when the newest packet was sent
+	Load     int           // bytes that were in flight then, it included
 	Round    bool          // a round trip ended: something arrived that was sent after the last end was known
 }
 
@@ -26,8 +27,9 @@ type Control interface {
 	Restart(now time.Duration, rtt time.Duration) // the path is new, or was silent; rtt 0: unknown
 	Sent(now time.Duration, size, inFlight int)   // inFlight: size included
 	Sample(now time.Duration, s Sample)
-	Rate() float64 // bytes/s to send at
-	Window() int   // bytes that may be in flight, as if each were reported at once
+	Rate() float64     // bytes/s to send at
+	Capacity() float64 // bytes/s that the path is believed to carry
+	Window() int       // bytes that may be in flight, as if each were reported at once
 }
 
 const (

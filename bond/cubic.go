@@ -104,3 +104,5 @@ func (c *cubic) avoid(now time.Duration, s Sample) {
 func (c *cubic) Rate() float64 { return pace(c.window, c.window < c.threshold, c.rtt) }
 
 func (c *cubic) Window() int { return int(c.window) }
+
+func (c *cubic) Capacity() float64 { return c.window / max(c.rtt.Seconds(), 1e-4) }

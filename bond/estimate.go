@@ -25,6 +25,8 @@ func (e *extreme) add(now time.Duration, within time.Duration, v float64) float6
 	return min(e.now, e.before)
 }
 
+func (e *extreme) value() time.Duration { return time.Duration(min(e.now, e.before)) }
+
 // A mean is smoothed as RFC 6298 section 2 smooths round-trip times.
 type mean struct {
 	some        bool
@@ -56,22 +58,29 @@ type estimate struct {
 	packet uint64
 }
 
-// A delay is that of one way, up to a constant that is the same for all paths: the clocks' difference.
+// A delay is that of one way, up to a constant that is the same for all paths: the clocks' difference. A long packet takes longer than a
+// short one, by the time in which a slow line takes it in, and without having waited: so the least is known for each kind.
 type delay struct {
 	some   bool
+	long   bool // the latest was
 	latest time.Duration
-	base   time.Duration // the least of lately
-	min    extreme
+	waited time.Duration // in queues, the latest: how much longer it took than the least of its kind
+	least  [2]extreme    // of short packets, of long ones
 	when   time.Duration // of latest
 	step   time.Duration // from the one before to latest
 	jitter time.Duration // what is no trend: smoothed as in RFC 3550 section 6.4.1
 }
 
-// jitterMost bounds what one packet adds: it may be the beginning of a queue.
-const jitterMost = 20 * time.Millisecond
+const (
+	// longFrom is from how many bytes on a packet is long.
+	longFrom = 700
+	// jitterMost bounds what one packet adds: it may be the beginning of a queue.
+	jitterMost = 20 * time.Millisecond
+)
 
-func (d *delay) add(now, v time.Duration) {
-	if d.some {
+func (d *delay) add(now, v time.Duration, size int32) {
+	long := size >= longFrom
+	if d.some && d.long == long {
 		// A queue that grows or empties changes the delay evenly: only the change of the change is jitter. Its mean is about 1.7 times
 		// that of a single step.
 		step := v - d.latest
@@ -79,16 +88,31 @@ func (d *delay) add(now, v time.Duration) {
 		d.step = step
 		d.jitter += (min(max(turn, -turn)*10/17, jitterMost) - d.jitter) / 16
 	}
-	d.some, d.latest, d.when = true, v, now
-	d.base = time.Duration(d.min.add(now, baseWithin, float64(v)))
+	kind := 0
+	if long {
+		kind = 1
+	}
+	d.some, d.long, d.latest, d.when = true, long, v, now
+	d.waited = v - time.Duration(d.least[kind].add(now, baseWithin, float64(v)))
 }
 
-// queue is what the latest packet waited in queues.
-func (d *delay) queue() time.Duration { return d.latest - d.base }
+// base is the least of any packet.
+func (d *delay) base() time.Duration {
+	switch {
+	case !d.least[0].some:
+		return d.least[1].value()
+	case !d.least[1].some:
+		return d.least[0].value()
+	}
+	return min(d.least[0].value(), d.least[1].value())
+}
 
-// guess is how long a packet would take now: queues empty themselves while nothing is sent.
-func (d *delay) guess(now time.Duration) time.Duration {
-	return d.base + max(0, d.queue()-max(0, now-d.when-50*time.Millisecond))
+func (d *delay) shift(by time.Duration) {
+	d.latest += by
+	for i := range d.least {
+		d.least[i].now += float64(by)
+		d.least[i].before += float64(by)
+	}
 }
 
 // fate takes in whether a packet was lost: the share of about the last hundred.

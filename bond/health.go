@@ -8,6 +8,8 @@ import (
 const (
 	// confirmAfter is how long a path is under suspicion until it is called silent. It carries nothing new from the beginning.
 	confirmAfter = 80 * time.Millisecond
+	// unreadMost is how much longer a path may be late that the receiver has not read, and how long that counts: sockets may be shared.
+	unreadMost = 150 * time.Millisecond
 	// patienceFor is how long it is remembered how late packets of a path have come: half of it goes in this time.
 	patienceFor = 10 * time.Second
 	// undoWithin is how long a packet that was found lost is remembered, in case it was only late.
@@ -33,7 +35,9 @@ const (
 	returnWithin = 2 * time.Second
 	// timerLeast is the least between sending and the conclusion that no word of it will come, whatever is measured.
 	timerLeast = 30 * time.Millisecond
-	timerMost  = 2 * time.Second
+	// timerMargin is short, since a timer that ends too early costs a few copies.
+	timerMargin = 5 * time.Millisecond
+	timerMost   = 2 * time.Second
 )
 
 // A health is what a path is used for and why.
@@ -44,6 +48,7 @@ type health struct {
 	doubted  time.Duration // since when it is under suspicion: so much is overdue that what it had goes again by others; 0: it is not
 	late     time.Duration // how late the next packet is by the latest frame
 	tuned    time.Duration // patience was learned
+	unread   time.Duration // since when frames say that the receiver has more to read of the path; 0: they do not
 	overdue  int           // packets found overdue since anything came
 	reorder  time.Duration // how late packets came that others had overtaken
 	patience time.Duration // how late came what had been taken for silence
@@ -130,7 +135,11 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		}
 		overdue++
 	}
-	if h.late = first; overdue == 0 || first <= l.allowed() {
+	allowed := l.allowed()
+	if h.unread > 0 && now-h.unread < unreadMost {
+		allowed += unreadMost
+	}
+	if h.late = first; overdue == 0 || first <= allowed {
 		return
 	}
 	if h.overdue+overdue >= l.few() && s.others(l) {
@@ -216,7 +225,7 @@ const againMost = 2
 // whether it is silent, or late, or the receiver has not looked yet.
 func (s *Sender) doubt(now time.Duration, l *lane) {
 	s.strand(now, l)
-	s.eased = now + easeFor
+	s.ease(now)
 	l.health.doubted = max(now, 1)
 	if l.health.state == Returning {
 		s.silence(now, l)
@@ -239,6 +248,15 @@ func (s *Sender) silence(now time.Duration, l *lane) {
 // before anything new.
 const easeFor = time.Second
 
+// easeAgain is how long after that it may be so again: where paths fall silent all the time, the queue has to be short for them, too.
+const easeAgain = 2 * time.Second
+
+func (s *Sender) ease(now time.Duration) {
+	if s.eased == 0 || now >= s.eased+easeAgain {
+		s.eased = now + easeFor
+	}
+}
+
 // strand has all flights of a path sent again by others.
 func (s *Sender) strand(now time.Duration, l *lane) {
 	for i := l.flights.tail; i != l.flights.head; i++ {
@@ -257,7 +275,7 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 			s.orphan(now, f.seq)
 		}
 	}
-	s.eased = now + easeFor
+	s.ease(now)
 }
 
 // recall takes note that something came by a path that is under suspicion, or silent, of what has been settled by others.
@@ -280,7 +298,7 @@ func (s *Sender) revive(now time.Duration, l *lane, i uint32) {
 			l.credit(f)
 		}
 	}
-	h.progress(now, int(i + 1 - l.newest))
+	h.progress(now, int(i+1-l.newest))
 	l.newest = i + 1
 	l.est.drain.some = false
 	if h.state == Silent {
@@ -345,7 +363,7 @@ func (s *Sender) arm(l *lane) {
 
 // patience is how long after a packet was sent there is word of it, if anything works.
 func (l *lane) patience() time.Duration {
-	d := l.est.report.smooth + 4*l.est.report.dev + lateLeast
+	d := l.est.report.smooth + 2*l.est.report.dev + timerMargin
 	if !l.est.report.some {
 		if d = 2*l.RTT + firstRTT; l.RTT == 0 {
 			d = 3 * firstRTT

@@ -71,3 +71,5 @@ func (r *reno) Sample(now time.Duration, s Sample) {
 func (r *reno) Rate() float64 { return pace(r.window, r.window < r.threshold, r.rtt) }
 
 func (r *reno) Window() int { return int(r.window) }
+
+func (r *reno) Capacity() float64 { return r.window / max(r.rtt.Seconds(), 1e-4) }

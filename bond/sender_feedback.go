@@ -22,6 +22,12 @@ func (s *Sender) Feedback(now time.Duration, f *wire.Feedback) {
 	fresh := s.listen(now, f)
 	for i := range f.Paths[:f.NPaths] {
 		s.newest(now, f, &f.Paths[i])
+		if l := s.lane(PathID(f.Paths[i].ID)); l == nil {
+		} else if !f.Paths[i].Unread {
+			l.health.unread = 0
+		} else if l.health.unread == 0 {
+			l.health.unread = max(now, 1)
+		}
 	}
 	s.came(now, sr, f)
 	for _, l := range s.lanes {
@@ -77,7 +83,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	if l.health.state == Silent || l.health.doubted > 0 {
 		s.revive(now, l, i)
 	} else {
-		l.health.progress(now, int(i + 1 - l.newest))
+		l.health.progress(now, int(i+1-l.newest))
 		l.newest = i + 1
 	}
 	fl := l.flights.at(i)
@@ -235,7 +241,7 @@ func (l *lane) tell(now time.Duration) {
 		l.ctl.Sample(now, Sample{
 			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
 			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
-			Rate: n.rate, Drain: n.drain, Limited: n.limited, Sent: l.mark.sent, Round: n.round,
+			Rate: n.rate, Drain: n.drain, Limited: n.limited, Sent: l.mark.sent, Load: int(l.mark.load), Round: n.round,
 		})
 	}
 	l.news = news{}

@@ -97,13 +97,16 @@ func (s *Sender) wait(now time.Duration, l *lane, size int) (wait time.Duration,
 
 // arrival is when a packet of size bytes arrives that is sent now, on the scale of delays.
 func (l *lane) arrival(now time.Duration, size int) time.Duration {
-	return now + l.delay(now) + time.Duration(float64(size+l.Overhead)/max(l.ctl.Rate(), 1)*1e9)
+	return now + l.delay(now) + time.Duration(float64(size+l.Overhead)/max(l.ctl.Capacity(), 1)*1e9)
 }
 
-// delay is how long a packet takes now. What has not been measured is half of the round trip by probes.
+// delay is how long a packet takes now: the least that one took, and the queue that it will find, which is what the newest that arrived
+// found, with what was sent since and without what the path has carried since. What has not been measured is half of the round
+// trip by probes.
 func (l *lane) delay(now time.Duration) time.Duration {
-	if l.est.owd.some {
-		return l.est.owd.guess(now)
+	if d := &l.est.owd; d.some {
+		queue := d.waited + time.Duration(float64(l.inFlight)/max(l.ctl.Capacity(), 1)*1e9) - (now - l.first)
+		return d.latest - d.waited + max(0, queue)
 	}
 	if l.RTT > 0 {
 		return l.RTT / 2
@@ -121,7 +124,7 @@ func (s *Sender) without(now time.Duration, not *lane, size, backlog int, from p
 			continue
 		}
 		wait, _ := s.wait(now, l, size)
-		at, r := now+wait+l.delay(now), max(l.ctl.Rate(), 1)
+		at, r := now+wait+l.delay(now), max(min(l.ctl.Rate(), l.ctl.Capacity()), 1)
 		i := n
 		for ; i > 0 && begin[i-1] > at; i-- {
 			begin[i], rate[i] = begin[i-1], rate[i-1]

@@ -11,6 +11,7 @@ type flight struct {
 	at      time.Duration // when that arrived, by the receiver's clock
 	bytes   uint64        // delivered until then
 	size    int32
+	load    int32 // bytes that were in flight when it was sent, it included
 	state   fate
 	limited bool // the path was not used as fast as it may
 	quiet   bool // it is weft's own: nobody tells at once that it came
@@ -133,6 +134,7 @@ func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 
 		limited: l.delivered < l.limit, quiet: quiet,
 	}
 	l.inFlight += size
+	f.load = int32(min(l.inFlight, 1<<30))
 	if r := l.ctl.Rate(); r > 0 {
 		l.free += time.Duration(float64(size) / r * 1e9)
 	}
