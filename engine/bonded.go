@@ -214,6 +214,10 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	for i := range f.NPaths {
 		if w := b.way(bond.PathID(f.Paths[i].ID)); w != nil {
 			w.named = true
+			if n := f.Paths[i].Packets; n != w.reported {
+				w.reported = n
+				w.heard.Store(int64(now))
+			}
 		}
 	}
 	b.send.Feedback(now, f)
@@ -234,6 +238,18 @@ func (b *bonded) answered(now time.Duration, seq uint32) {
 	}
 	b.heard, b.unheard, b.tries = now, 0, 0
 	b.on.Store(!b.gone)
+}
+
+// Arrives tells when a peer last said that more of what is sent to it by a way of its bond had come; zero: never.
+func (e *Engine) Arrives(id weft.NodeID, via weft.Via) time.Time {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if p := e.peers[id]; p != nil {
+		if w := p.find(canonical(via)); w != nil {
+			return e.at(w.heard.Load())
+		}
+	}
+	return time.Time{}
 }
 
 // collect takes note of what happened to ways, and tells of those that fell silent. B.mu is held.

@@ -57,6 +57,8 @@ type way struct {
 
 	// Guarded by bonded.mu: the peer has shown that it knows the number; data went by it that the peer could not yet name.
 	named, carried bool
+	reported       uint32       // packets that came by it, as the peer has counted them
+	heard          atomic.Int64 // when the peer said that there were more, in nanoseconds after Engine.began; 0: never
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }
