@@ -189,9 +189,18 @@ func TestALineCarriesItsRateAndFollowsItsChange(t *testing.T) {
 		if err := near.SetLinks(link, link); err != nil {
 			t.Fatal(err)
 		}
-		// 1448 of 1514 bytes are TCP's payload. What is slower than that is the machine's doing.
-		if got, most := measure(), rate*1448/1514; got > most*1.02 || got < most*0.7 {
-			t.Errorf("a line of %v Mbit/s brings %.2f, not %.2f at most", rate, got, most)
+		// 1448 of 1514 bytes are TCP's payload. A machine that does other things starves who sends or reads, and then what has
+		// piled up comes at once; so one of several looks has to be right.
+		most := rate * 1448 / 1514
+		var seen []float64
+		for range 6 {
+			got := measure()
+			if seen = append(seen, got); got <= most*1.02 && got >= most*0.95 {
+				break
+			}
+		}
+		if got := seen[len(seen)-1]; got > most*1.02 || got < most*0.95 {
+			t.Errorf("a line of %v Mbit/s brings %.2f, not %.2f", rate, seen, most)
 		} else {
 			t.Logf("a line of %v Mbit/s brings %.2f of at most %.2f", rate, got, most)
 		}
