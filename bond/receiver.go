@@ -127,6 +127,13 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 		r.name(i, s, counter)
 	}
 	s.came(i, counter, r.now)
+	if !late && s.has(counter) {
+		r.stats.Duplicates++
+		return false
+	}
+	if !late {
+		s.take(counter)
+	}
 	r.mark()
 	r.told.note(s, size, packet != nil)
 	if late {
@@ -136,21 +143,14 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 		r.stats.Late++
 		return r.deliver(packet, urgent)
 	}
-	if s.has(counter) {
-		r.stats.Duplicates++
-		return false
-	}
 	if s.next == counter && r.first() == s {
-		s.take(counter)
 		s.skipTo(counter + 1)
 		return r.deliver(packet, true)
 	}
 	if packet == nil || urgent {
-		s.take(counter)
 		return r.deliver(packet, true)
 	}
 	held, ok := r.store.keep(packet)
-	s.take(counter)
 	if !ok { // Next was not asked for long
 		r.stats.Ignored++
 		return r.deliver(packet, false)
