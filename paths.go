@@ -23,7 +23,7 @@ type BondStatus struct {
 	Why        string   `json:"why,omitempty"` // it is not on
 	Mode       string   `json:"mode"`          // that is set: aggregate, redundant or off
 	Congestion string   `json:"congestion"`    // control on each path
-	Redundant  []string `json:"redundant"`     // rules of what goes by two paths, whatever the mode is
+	Redundant  []string `json:"redundant"`     // rules of what goes by two paths where the mode is aggregate, too
 	// QueuePackets and QueueBytes wait in front of all paths.
 	QueuePackets int          `json:"queue_packets"`
 	QueueBytes   int          `json:"queue_bytes"`

@@ -29,7 +29,7 @@ var (
 		},
 	}
 	redundantSetting = setting{
-		help: "what goes by two links whatever bond is, with commas between: dscp:ef, udp:5004, tcp:22; empty for nothing",
+		help: "what goes by two links where bond is aggregate, too, with commas between: dscp:ef, udp:5004, tcp:22; empty for nothing",
 		get: func(s node.Settings) string {
 			list := make([]string, len(s.Redundant))
 			for i, r := range s.Redundant {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A BondRule names packets that go redundantly, by two paths, whatever else the peer's mode is. It matches what agrees
+// A BondRule names packets that go redundantly, by two paths, where the mode is aggregate, too. It matches what agrees
 // with all that it says; the zero value but for a DSCP of -1 matches everything.
 type BondRule struct {
 	DSCP  int    // 0 to 63 (RFC 2474); -1: any

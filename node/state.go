@@ -64,7 +64,7 @@ type Settings struct {
 	NoPortMap bool             `json:"no_portmap"` // do not ask the router to pass the port on
 	MTU       int              `json:"mtu"`        // of the overlay's interface, in bytes; 0 is engine.MTU
 	// Bond is one of BondModes, BondPeers the same for peers by name, where it is another; "" is the first. Redundant are
-	// the packets that go by two paths whatever the mode is; Congestion is one of BondControls.
+	// the packets that go by two paths where the mode is aggregate, too; Congestion is one of BondControls.
 	Bond       string            `json:"bond"`
 	BondPeers  map[string]string `json:"bond_peers"`
 	Redundant  []engine.BondRule `json:"redundant"`
