@@ -268,8 +268,8 @@ func (c *control) change(now time.Time, x wireguard.Change, m *message) {
 	switch x.What {
 	case wireguard.Began:
 		c.e.sessions.add(c.e.newSession(x.Session, p))
-		if p.plain && m != nil && m.from.IsValid() {
-			c.e.follow(p, weft.DirectVia(m.link, m.from))
+		if p.plain && m != nil && m.from.IsValid() && c.e.follow(p, weft.DirectVia(m.link, m.from)) {
+			c.release(now, p) // and no note of it: who takes them cannot wait for room for one
 		}
 	case wireguard.Current:
 		p.handshake.Store(c.e.nanos(now))

@@ -4,9 +4,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+	"time"
 
 	"weft"
 	"weft/key"
+	"weft/wireguard"
 )
 
 // returningTUN is a device into which the kernel's routes lead.
@@ -52,5 +54,30 @@ func TestAPeerIsNotFollowedIntoItsOwnTunnel(t *testing.T) {
 				t.Errorf("it is sent to at %v", s.Endpoint)
 			}
 		})
+	}
+}
+
+func TestAPeerIsFollowedWhereManyNotesWait(t *testing.T) {
+	n, from := start(t, 1), netip.MustParseAddrPort("192.0.2.1:51820")
+	mustSetPeers(t, n, Peer{ID: 2, Key: key.NewPrivate[key.Node]().Public(), Plain: true})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.control.do(func(now time.Time) {
+			p := n.Engine.peer(2)
+			for len(n.control.posts) < cap(n.control.posts) {
+				n.control.posts <- post{peer: p, what: routed}
+			}
+			s := &wireguard.Session{Peer: p.wg, Local: 7, Began: now}
+			n.control.change(now, wireguard.Change{Peer: p.wg, What: wireguard.Began, Session: s}, &message{from: from})
+		})
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("who takes notes waits for room for one")
+	}
+	if s := n.States()[0]; s.Endpoint != from {
+		t.Errorf("it is sent to at %v", s.Endpoint)
 	}
 }

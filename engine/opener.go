@@ -344,8 +344,8 @@ func (o *opener) belongs(from netip.Addr, s *session) bool {
 
 // roam follows a plain peer to where its packets come from.
 func (o *opener) roam(p *peer) {
-	if o.run.from.IsValid() {
-		o.e.follow(p, weft.DirectVia(o.run.link, o.run.from))
+	if o.run.from.IsValid() && o.e.follow(p, weft.DirectVia(o.run.link, o.run.from)) {
+		o.e.control.post(post{peer: p, what: routed})
 	}
 }
 

@@ -209,11 +209,11 @@ func (e *Engine) Forget(addr netip.AddrPort) {
 	delete(e.sources, unmap(addr))
 }
 
-// roam has a plain peer's packets go where it was heard from (section 2.1 of WireGuard's paper). Others do not roam: their
-// routes are told.
-func (e *Engine) roam(p *peer, via weft.Via) {
+// roam has a plain peer's packets go where it was heard from (section 2.1 of WireGuard's paper), and reports whether that is
+// elsewhere than before: the control goroutine is to know that then. Others do not roam: their routes are told.
+func (e *Engine) roam(p *peer, via weft.Via) bool {
 	if w := p.route.Load(); w != nil && w.via == via {
-		return
+		return false
 	}
 	e.mu.Lock()
 	w := e.way(p, via)
@@ -223,7 +223,7 @@ func (e *Engine) roam(p *peer, via weft.Via) {
 	p.route.Store(w)
 	e.mu.Unlock()
 	e.sockets.Carry(via.Link)
-	e.control.post(post{peer: p, what: routed})
+	return true
 }
 
 // PathCounters is what has gone by one via of one peer. WireGuard packets alone are counted, of all types and

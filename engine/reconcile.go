@@ -68,8 +68,8 @@ func (e *Engine) SetPeers(list []Peer) error {
 	if alive {
 		e.routes.Store(&routes)
 		for id, w := range want {
-			if p := e.peer(id); w.Plain && w.Endpoint.IsValid() && p != nil && p.route.Load() == nil {
-				e.roam(p, weft.DirectVia(0, w.Endpoint))
+			if p := e.peer(id); w.Plain && w.Endpoint.IsValid() && p != nil && p.route.Load() == nil && e.roam(p, weft.DirectVia(0, w.Endpoint)) {
+				e.control.post(post{peer: p, what: routed})
 			}
 		}
 	}
