@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/wire"
 )
 
 // A Class is how far a pair can be relied on. Any pair of a lower class is preferred to any of a higher.
@@ -26,6 +27,7 @@ const (
 // A Score orders pairs: the least is the best. The fields are in the order in which they are compared.
 type Score struct {
 	Class  Class
+	Metric int           // of its links; what leaves as the routes say comes after all that have one
 	Method weft.Method   // direct before a connection before relay over UDP before its stream
 	Band   int           // of the base round-trip time: bands are 12 to 25 % wide
 	Reach  Reach         // where the peer's address is
@@ -38,6 +40,7 @@ type Score struct {
 func (s Score) Compare(o Score) int {
 	return cmp.Or(
 		cmp.Compare(s.Class, o.Class),
+		cmp.Compare(s.Metric, o.Metric),
 		cmp.Compare(o.Method, s.Method),
 		cmp.Compare(s.Band, o.Band),
 		cmp.Compare(s.Reach, o.Reach),
@@ -72,7 +75,7 @@ func band(d time.Duration) int {
 
 // score is the pair's place among all.
 func (a *Agent) score(now time.Time, p *pair) Score {
-	s := Score{Class: a.class(now, p), Method: p.via.Method, Band: unmeasured, Order: p.order<<16 | int(p.number)}
+	s := Score{Class: a.class(now, p), Metric: a.cost(p), Method: p.via.Method, Band: unmeasured, Order: p.order<<16 | int(p.number)}
 	if p.rtt.samples > 0 {
 		s.Band, s.RTT = band(p.rtt.base()), p.rtt.base()
 	}
@@ -80,6 +83,18 @@ func (a *Agent) score(now time.Time, p *pair) Score {
 		s.Reach, s.V4 = reach(p), p.via.Addr.Addr().Is4()
 	}
 	return s
+}
+
+// cost is the metric that a pair is ranked by: there is one where links have been given some.
+func (a *Agent) cost(p *pair) int {
+	if len(a.bond.metrics)+len(a.bond.uplinks.Metrics) == 0 {
+		return 0
+	}
+	ours, theirs, ok := a.ends(p)
+	if !ok && p.via.Method == weft.RelayStream {
+		return wire.MaxMetric + 1
+	}
+	return a.metric(ours, theirs)
 }
 
 func reach(p *pair) Reach {

@@ -2,6 +2,7 @@ package path
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,9 @@ func TestScoresAreOrderedFromBestToWorst(t *testing.T) {
 		score(Silent, weft.RelayUDP, 5, Local, false),
 		score(Dead, weft.Direct, 5, Local, false),
 	}
+	dear := score(Working, weft.Direct, 1, Local, false)
+	dear.Metric = 20
+	best = slices.Insert(best, slices.IndexFunc(best, func(s Score) bool { return s.Class != Working }), dear) // whatever else it has
 	for i, a := range best {
 		for j, b := range best {
 			if got, want := a.Compare(b), cmp.Compare(i, j); got != want {
@@ -50,7 +54,8 @@ func TestScoresAreATotalOrder(t *testing.T) {
 	scores := rapid.Custom(func(t *rapid.T) Score {
 		return Score{
 			Class: Class(rapid.IntRange(0, int(Unusable)).Draw(t, "class")), Method: weft.Method(rapid.IntRange(0, 3).Draw(t, "method")),
-			Band: rapid.IntRange(0, 3).Draw(t, "band"), Reach: Reach(rapid.IntRange(0, 2).Draw(t, "reach")),
+			Metric: rapid.IntRange(0, 2).Draw(t, "metric"),
+			Band:   rapid.IntRange(0, 3).Draw(t, "band"), Reach: Reach(rapid.IntRange(0, 2).Draw(t, "reach")),
 			V4: rapid.Bool().Draw(t, "v4"), RTT: time.Duration(rapid.IntRange(0, 3).Draw(t, "rtt")), Order: rapid.IntRange(0, 3).Draw(t, "order"),
 		}
 	})

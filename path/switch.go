@@ -115,7 +115,9 @@ func (a *Agent) reasonFor(now time.Time, best *pair, to Score) string {
 		return fmt.Sprintf("unused for %s: NATs may have forgotten %s", inWords(now.Sub(p.heard)), p.via)
 	case to.Class < from.Class && p.health.state == Failed && best.probe.pong.Before(p.health.failedAt):
 		return p.health.why
-	case to.Class < from.Class || to.Class == from.Class && to.Class < Doubtful && to.Method > from.Method:
+	case to.Class == from.Class && to.Class < Doubtful && to.Metric < from.Metric:
+		return fmt.Sprintf("%s works, and has the lower metric: %d instead of %d", best.via, to.Metric, from.Metric)
+	case to.Class < from.Class || to.Class == from.Class && to.Class < Doubtful && to.Metric == from.Metric && to.Method > from.Method:
 		return answeredIn(best, p)
 	}
 	return ""
@@ -143,7 +145,7 @@ func (a *Agent) challenge(now time.Time, out *Actions) {
 	var best *pair
 	var bestScore Score
 	for _, p := range a.pairs {
-		if p == c.pair || p.via.Method != c.pair.via.Method || !overtakes(now, p, c.pair) || a.class(now, p) != Working {
+		if p == c.pair || p.via.Method != c.pair.via.Method || a.cost(p) != a.cost(c.pair) || !overtakes(now, p, c.pair) || a.class(now, p) != Working {
 			continue
 		}
 		if s := a.score(now, p); best == nil || s.Compare(bestScore) < 0 {
