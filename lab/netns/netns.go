@@ -27,6 +27,10 @@
 // routers ([Network.AddNATRouter]), and the cables of hosts whose links are slow or lossy ([WithLink]),
 // run between TAP devices in one thread per lab, the patchbay. They end with the process, however it ends.
 //
+// A host may have more legs ([Host.AddLeg]), each by a line whose directions differ, change and break while it runs; two
+// hosts may meet on a segment that leads nowhere else ([Lab.AddSegment]). A line's rate is the kernel's tbf, in the network
+// and not in the host; a router's way outside has the same by the laboratory's own clock.
+//
 // Interfaces are made inside their namespaces and never pass through the namespace of the caller,
 // so a lab adds no link, route or rule to the machine, and a crash leaves namespaces only.
 //

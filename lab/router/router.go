@@ -14,8 +14,9 @@
 //	hosts --------- frame ->| ARP, ND, TTL, NAT, block |---- loss, queue, each direction -> frame ----
 //	                        +--------------------------+
 //
-// The way outside is a wire: what its [vnet.LinkConfig] says happens to every packet in each direction, but to no
-// ARP and no neighbour discovery, which are the laboratory's own doing. A [Cable] is such a wire alone.
+// The way outside is two wires, one for each direction: what its [vnet.LinkConfig] says happens to every packet, but to no
+// ARP and no neighbour discovery, which are the laboratory's own doing. A [Cable] is such a way alone; cut, it carries those
+// neither.
 //
 // # What it refuses
 //
