@@ -86,6 +86,7 @@ type mesh struct {
 	pings     map[wire.TxID]chan<- pingAnswer
 	budget    *path.Budget // of all agents together
 	spares    spares
+	spread    spread
 	mapped    portMaps
 	suspected time.Time    // when it was last asked where this node is seen because a way was left
 	long      atomic.Int32 // frames that wait and are longer than maxFrame
@@ -275,6 +276,7 @@ func (me *mesh) watch(now time.Time) {
 		me.observe(now, p)
 	}
 	me.hearGuests(now)
+	me.spreadRelays(now)
 	if now.Sub(me.activeAt) < watchLinger {
 		me.watchAt = now.Add(watchFast)
 	} else {

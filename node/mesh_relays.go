@@ -35,6 +35,7 @@ type relayLink struct {
 	binding   *relay.UDPBinding
 	boundTo   netip.AddrPort // the address that the engine was told, if any
 	link      weft.LinkID    // that the relay is bound by
+	wanted    weft.LinkID    // that it was moved to for a peer's sake; 0: it was not, or not in vain
 	tried     int            // by how many links and addresses in a row it did not answer
 	moveOn    time.Time      // when the next is tried at the earliest
 	observed  netip.AddrPort // where the relay sees this node
@@ -94,7 +95,7 @@ func (me *mesh) setAddrs(now time.Time, r *relayLink, addrs []netip.AddrPort) {
 		return
 	}
 	r.addrs = addrs
-	me.bind(now, r, me.links.first())
+	me.bind(now, r, me.home(r.relay.ID))
 	for _, l := range me.links.list {
 		l.reflexive.SetServers(now, me.stunServers())
 		l.watch.Recheck()
@@ -160,6 +161,7 @@ func (me *mesh) elsewhere(now time.Time, r *relayLink) time.Time {
 	if now.Before(r.moveOn) {
 		return r.moveOn
 	}
+	me.spread.spoils(now, r)
 	if r.tried++; r.tried%n == 0 {
 		r.addrs = append(r.addrs[1:len(r.addrs):len(r.addrs)], r.addrs[0])
 		r.moveOn = now.Add(min(time.Duration(r.tried/n)*lapPause, lapLongest))

@@ -105,7 +105,7 @@
 // Files: pair.go (what is kept of a way), exchange.go (candidates), campaign.go (rounds), plan.go (what two NATs
 // leave to try), attempt.go and arrange.go (carrying it on, and out with the peer), target.go (where to), spray.go,
 // guess.go and predict.go (how), budget.go (at what cost), tcp.go (connections),
-// members.go, match.go and standing.go (what a bond sends by), explain.go (what became of it), probe.go (pings, pongs,
+// members.go, match.go, standing.go and seek.go (what a bond sends by), explain.go (what became of it), probe.go (pings, pongs,
 // heartbeats), ledger.go (data sent and acknowledged), inbound.go (data received and reported), health.go
 // (failing and returning), mtu.go (lengths), rank.go and switch.go (choosing), snapshot.go (for people).
 package path
