@@ -20,9 +20,9 @@ const (
 	// readBurst is how many frames one device gives before the others have their turn.
 	readBurst = 64
 	// quantum is the least time between two wake-ups. One costs as much as ten frames do, on virtual machines more, and
-	// frames of 300 Mbit/s come every 40 us. Where frames are as dense as that it makes one late by once as much when it
-	// comes, and once when it leaves; where they are seldom, by nothing.
-	quantum = 100 * time.Microsecond
+	// frames of 300 Mbit/s come every 40 us. Where frames are as dense as that it makes one late by up to as much when it
+	// comes, and by up to half as much, or early, when it leaves; where they are seldom, by nothing.
+	quantum = 200 * time.Microsecond
 	// patchbayPriority is above that of programs which are run in real time themselves, with the least priority that does it
 	// (chrt -r 1), so that a benchmark on a busy machine is one of them and not of the machine's other work.
 	patchbayPriority = 10
@@ -87,103 +87,169 @@ func carrierTAP(fd int, up bool) error {
 // writeTAP writes a frame. A device whose other side is down or full loses it, as cables do.
 func writeTAP(fd int, frame []byte) { unix.Write(fd, frame) }
 
-// A patchbay runs the routers and cables of a lab between their devices, in one thread of its own that is woken
-// by frames, by deadlines (to the microsecond, which Go's timers do not offer) and by [patchbay.do].
+// A patchbay is a lab's part of the loop that runs the routers and cables of all labs of this process between their devices.
 type patchbay struct {
-	wake int // eventfd
-	done chan struct{}
+	loop   *loop
+	mu     sync.Mutex
+	closed bool
+}
+
+// A loop is one thread that is woken by frames, by deadlines (to the microsecond, which Go's timers do not offer) and by
+// [loop.do]. One for all labs: what it costs are its wake-ups.
+type loop struct {
+	wake, epoll int // descriptors
+	done        chan struct{}
 
 	mu     sync.Mutex
 	jobs   []func()
 	closed bool
 
-	plugged []plugged // of the loop alone, as all below
-	polled  []unix.PollFd
+	plugged []*plugged // of the thread alone, as all below
+	byFD    map[int32]end
+	ready   [readyMost]unix.EpollEvent
 	idle    bool // nothing has happened for awake
 	buf     [frameRoom]byte
 }
 
+// readyMost is how many devices are looked at after one wake-up, before the others have their turn.
+const readyMost = 64
+
 type plugged struct {
+	owner   *patchbay
 	station station
 	fds     [2]int // by router.Leg
 }
 
+// An end is one of a station's devices.
+type end struct {
+	*plugged
+	leg router.Leg
+}
+
+// loops is the process's loop, while there is any lab that needs one.
+var loops struct {
+	sync.Mutex
+	running *loop
+	users   int
+}
+
 func newPatchbay() (*patchbay, error) {
+	loops.Lock()
+	defer loops.Unlock()
+	if loops.running == nil {
+		l, err := newLoop()
+		if err != nil {
+			return nil, fmt.Errorf("making a patchbay: %w", err)
+		}
+		loops.running = l
+	}
+	loops.users++
+	return &patchbay{loop: loops.running}, nil
+}
+
+func newLoop() (*loop, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("making a patchbay: %w", err)
+		return nil, err
 	}
-	b := &patchbay{wake: wake, done: make(chan struct{})}
+	l := &loop{wake: wake, done: make(chan struct{}), byFD: map[int32]end{}}
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err == nil {
+		if err = l.listen(wake); err != nil {
+			unix.Close(l.epoll)
+		}
+	}
+	if err != nil {
+		unix.Close(wake)
+		return nil, err
+	}
 	processors(1) // for its own thread
-	go b.run()
-	return b, nil
+	go l.run()
+	return l, nil
+}
+
+// listen has the loop woken by what a descriptor has to read.
+func (l *loop) listen(fd int) error {
+	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 }
 
 // do runs f in the loop, to which all routers and cables belong, and waits for it.
 func (b *patchbay) do(f func()) error {
-	ran := make(chan struct{})
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.closed {
-		b.mu.Unlock()
 		return errors.New("the lab is closed")
 	}
-	b.jobs = append(b.jobs, func() { f(); close(ran) })
-	unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	b.mu.Unlock()
-	<-ran
+	b.loop.do(f)
 	return nil
 }
 
+func (l *loop) do(f func()) {
+	ran := make(chan struct{})
+	l.mu.Lock()
+	l.jobs = append(l.jobs, func() { f(); close(ran) })
+	unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	l.mu.Unlock()
+	<-ran
+}
+
 // add runs a station between two devices, whose descriptors are the patchbay's from now on.
-func (b *patchbay) add(s station, fds [2]int) error {
-	err := b.do(func() {
-		b.plugged = append(b.plugged, plugged{s, fds})
-		b.listPolled()
+func (b *patchbay) add(s station, fds [2]int) (err error) {
+	closed := b.do(func() {
+		p := &plugged{b, s, fds}
+		for leg, fd := range fds {
+			b.loop.byFD[int32(fd)] = end{p, router.Leg(leg)}
+			err = errors.Join(err, b.loop.listen(fd))
+		}
+		b.loop.plugged = append(b.loop.plugged, p)
 	})
-	if err != nil {
+	if closed != nil {
 		closeTAP(fds[0])
 		closeTAP(fds[1])
 	}
-	return err
+	return errors.Join(closed, err)
 }
 
 // remove takes a station out, and its devices with it.
 func (b *patchbay) remove(s station) error {
-	return b.do(func() {
-		b.plugged = slices.DeleteFunc(b.plugged, func(p plugged) bool {
-			if p.station == s {
-				closeTAP(p.fds[0])
-				closeTAP(p.fds[1])
-			}
-			return p.station == s
-		})
-		b.listPolled()
+	return b.do(func() { b.loop.unplug(func(p *plugged) bool { return p.station == s }) })
+}
+
+// unplug takes stations out. Closed descriptors leave the epoll by themselves.
+func (l *loop) unplug(of func(*plugged) bool) {
+	l.plugged = slices.DeleteFunc(l.plugged, func(p *plugged) bool {
+		if !of(p) {
+			return false
+		}
+		for _, fd := range p.fds {
+			delete(l.byFD, int32(fd))
+			closeTAP(fd)
+		}
+		return true
 	})
 }
 
-// close takes everything out and ends the thread.
+// close takes the lab's stations out; with the last lab the thread ends.
 func (b *patchbay) close() {
 	b.mu.Lock()
-	if !b.closed {
-		b.closed = true
-		unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	defer b.mu.Unlock()
+	if b.closed {
+		return
 	}
-	b.mu.Unlock()
-	<-b.done
+	b.closed = true
+	b.loop.do(func() { b.loop.unplug(func(p *plugged) bool { return p.owner == b }) })
+	loops.Lock()
+	defer loops.Unlock()
+	if loops.users--; loops.users > 0 {
+		return
+	}
+	loops.running = nil
+	b.loop.do(func() { b.loop.closed = true })
+	<-b.loop.done
 }
 
-func (b *patchbay) listPolled() {
-	b.polled = append(b.polled[:0], unix.PollFd{Fd: int32(b.wake), Events: unix.POLLIN})
-	for _, p := range b.plugged {
-		for _, fd := range p.fds {
-			b.polled = append(b.polled, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-}
-
-func (b *patchbay) run() {
+func (l *loop) run() {
 	runtime.LockOSThread() // for good: the thread ends with this goroutine
-	defer close(b.done)
+	defer close(l.done)
 	defer processors(-1)
 	// Without the 50 us by which the kernel may round a thread's timers, and before all ordinary threads, for it plays
 	// hardware: an ordinary one waits for up to 3 ms for another's slice to end. It takes some microseconds per packet,
@@ -191,25 +257,26 @@ func (b *patchbay) run() {
 	// not permitted the patchbay is less accurate.
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: patchbayPriority, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
-	b.listPolled()
-	for woke := time.Now(); ; {
-		if b.polled[0].Revents != 0 && b.runJobs() {
-			return
-		}
+	for woke := time.Now(); !l.closed; {
 		now := time.Now()
+		next := l.poll(now)
 		if early := quantum - now.Sub(woke); early > 0 {
-			b.poll(now)
 			doze(early)
 			now = time.Now()
+			next = l.poll(now.Add(quantum / 2)) // what it is late with on average
 		}
-		b.wait(b.poll(now))
+		n := l.wait(next)
 		woke = time.Now()
-		for i := 1; i < len(b.polled); i++ {
-			if b.polled[i].Revents != 0 {
-				b.read(&b.plugged[(i-1)/2], (i-1)%2)
+		for _, e := range l.ready[:n] {
+			if e.Fd == int32(l.wake) {
+				l.runJobs()
+			} else if x, ok := l.byFD[e.Fd]; ok { // or a job has just taken it out
+				l.read(x)
 			}
 		}
 	}
+	unix.Close(l.epoll)
+	unix.Close(l.wake)
 }
 
 // doze sleeps, whatever comes, for so short a time that the scheduler need not know.
@@ -228,67 +295,64 @@ func processors(more int) {
 var scheduler sync.Mutex
 
 // poll lets every station do what is due, and says when the next one wants to.
-func (b *patchbay) poll(now time.Time) (next time.Time) {
-	for i := range b.plugged {
-		if at := b.plugged[i].station.Poll(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+func (l *loop) poll(now time.Time) (next time.Time) {
+	for _, p := range l.plugged {
+		if at := p.station.Poll(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
 	return next
 }
 
-// wait sleeps until a frame, a job or the deadline comes, or somewhat shorter.
-func (b *patchbay) wait(until time.Time) {
-	for i := range b.polled {
-		b.polled[i].Revents = 0
-	}
-	var timeout *unix.Timespec
-	left := awake
+// wait sleeps until a frame, a job or the deadline comes, or somewhat shorter, and says how many devices are ready.
+func (l *loop) wait(until time.Time) (ready int) {
+	left := longestWait
 	if !until.IsZero() {
 		left = max(0, time.Until(until))
-		t := unix.NsecToTimespec(int64(left))
-		timeout = &t
 	}
-	if b.idle {
-		n, _ := unix.Ppoll(b.polled, timeout, nil) // interrupted: looked at again
-		b.idle = n == 0 && left > awake
-		return
+	if !l.idle {
+		left = min(left, awake)
 	}
-	t := unix.NsecToTimespec(int64(min(left, awake)))
-	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&b.polled[0])), uintptr(len(b.polled)), uintptr(unsafe.Pointer(&t)), 0, 0, 0)
-	b.idle = n == 0 && left >= awake
+	t := unix.NsecToTimespec(int64(left))
+	var n uintptr
+	var errno unix.Errno
+	// epoll_pwait2(2), whose time is in nanoseconds.
+	if l.idle {
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.ready)), readyMost, uintptr(unsafe.Pointer(&t)), 0, 0)
+	} else {
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epoll), uintptr(unsafe.Pointer(&l.ready)), readyMost, uintptr(unsafe.Pointer(&t)), 0, 0)
+	}
+	if errno != 0 { // interrupted: looked at again
+		return 0
+	}
+	l.idle = n == 0 && left >= awake
+	return int(n)
 }
 
+// longestWait is for how long it sleeps where nothing is due; a job wakes it.
+const longestWait = time.Minute
+
 // read takes what one device has.
-func (b *patchbay) read(p *plugged, leg int) {
+func (l *loop) read(x end) {
 	now := time.Now()
 	for range readBurst {
-		n, err := unix.Read(p.fds[leg], b.buf[:])
+		n, err := unix.Read(x.fds[x.leg], l.buf[:])
 		if err != nil {
 			return // nothing more for now
 		}
-		p.station.Handle(now, router.Leg(leg), b.buf[:n])
+		x.station.Handle(now, x.leg, l.buf[:n])
 	}
 }
 
-// runJobs does what others asked for, and reports whether the patchbay is closed, which it then is.
-func (b *patchbay) runJobs() (closed bool) {
+// runJobs does what others asked for.
+func (l *loop) runJobs() {
 	var count [8]byte
-	unix.Read(b.wake, count[:])
-	b.mu.Lock()
-	jobs := b.jobs
-	b.jobs = nil
-	closed = b.closed
-	b.mu.Unlock()
+	unix.Read(l.wake, count[:])
+	l.mu.Lock()
+	jobs := l.jobs
+	l.jobs = nil
+	l.mu.Unlock()
 	for _, job := range jobs {
 		job()
 	}
-	if closed {
-		for _, p := range b.plugged {
-			closeTAP(p.fds[0])
-			closeTAP(p.fds[1])
-		}
-		unix.Close(b.wake)
-	}
-	return closed
 }

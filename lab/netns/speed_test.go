@@ -187,12 +187,12 @@ func BenchmarkWakeUpError(b *testing.B) {
 	}
 	defer bay.close()
 	m := &metronome{}
-	bay.do(func() { bay.plugged = append(bay.plugged, plugged{m, [2]int{-1, -1}}) })
+	bay.do(func() { bay.loop.plugged = append(bay.loop.plugged, &plugged{bay, m, [2]int{-1, -1}}) })
 	for b.Loop() {
 		<-time.After(10 * time.Millisecond)
 	}
 	var late []time.Duration
-	bay.do(func() { late, bay.plugged = slices.Clone(m.late), nil })
+	bay.do(func() { late, bay.loop.plugged = slices.Clone(m.late), nil })
 	slices.Sort(late)
 	us := func(q float64) float64 { return float64(late[int(q*float64(len(late)-1))].Nanoseconds()) / 1000 }
 	b.ReportMetric(us(0.5), "us-p50")

@@ -33,6 +33,8 @@ func openTAP(string) (int, error) { return -1, errNotLinux }
 
 func closeTAP(int) {}
 
+func carrierTAP(int, bool) error { return errNotLinux }
+
 func writeTAP(int, []byte) {}
 
 func unmount(string) error { return errNotLinux }
