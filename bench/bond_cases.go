@@ -14,11 +14,17 @@ type bondCase struct {
 	judge       func(r *BondReport, c *bondCase, control string)
 
 	least float64 // what efficiency is wanted
+	equal bool
+}
+
+// between reports whether the case is one of equal links, and those with fewer and with more of them tell more.
+func (c *bondCase) between() bool {
+	return c.equal && len(c.links) > 2 && len(c.links) < maxBondLinks
 }
 
 // equal is a case of a number of links of the same rate.
 func equal(n int, mbit, least float64) *bondCase {
-	c := &bondCase{name: fmt.Sprintf("equal-%dx%g", n, mbit), about: fmt.Sprintf("%d links of %g Mbit/s and 20 ms", n, mbit), least: least,
+	c := &bondCase{equal: true, name: fmt.Sprintf("equal-%dx%g", n, mbit), about: fmt.Sprintf("%d links of %g Mbit/s and 20 ms", n, mbit), least: least,
 		units: throughputUnits, judge: judgeThroughput}
 	for range n {
 		c.links = append(c.links, BondLink{Mbit: mbit, RTTms: 20})
@@ -38,13 +44,13 @@ var bondCases = slices.Concat(
 		added("added-lossy", BondLink{Mbit: 50, RTTms: 20, Loss: 0.03}),
 		added("added-far", BondLink{Mbit: 5, RTTms: 600}),
 		added("added-shaky", BondLink{Mbit: 4, RTTms: 60, JitterMS: 40}),
-		{name: "black-hole", about: "one of two links of 16 Mbit/s and 60 ms falls silent, in both directions or one, and is back 5 s later; datagrams at 80 % of what one carries",
+		{name: "black-hole", about: "one of two links of 16 Mbit/s and 60 ms falls silent, in both directions or one, and is back 3 s later; datagrams at 80 % of what one carries",
 			links: pair60, units: darkUnits, judge: judgeDark},
-		{name: "link-down", about: "the interface of one of two links goes down, and up again 5 s later; datagrams at 80 % of what one carries",
+		{name: "link-down", about: "the interface of one of two links goes down, and up again 3 s later; datagrams at 80 % of what one carries",
 			links: pair60, units: downUnits, judge: judgeDown},
-		{name: "link-back", about: "one of two links is gone for 5 s, with and without word of it, and back; one TCP flow",
+		{name: "link-back", about: "one of two links is gone for 4 s, with and without word of it, and back; one TCP flow",
 			links: pair20, units: backUnits, judge: judgeBack},
-		{name: "capacity", about: "one of two links of 16 Mbit/s has 8 for 8 s; one TCP flow", links: pair20, units: capacityUnits, judge: judgeCapacity},
+		{name: "capacity", about: "one of two links of 16 Mbit/s has 8 for 4 s; one TCP flow", links: pair20, units: capacityUnits, judge: judgeCapacity},
 		{name: "flaps", about: "one of two links is gone 100 times in 60 s, with and without word of it", links: pair60, units: flapUnits, judge: judgeFlaps},
 		{name: "metric", about: "two links of metrics 10 and 20, the first falls silent; datagrams at 80 % of what one carries", links: pair60, units: metricUnits, judge: judgeMetric},
 		{name: "beside", about: "a plain TCP flow by the first of two links of 16 Mbit/s", links: pair20, units: besideUnits, judge: judgeBeside},
@@ -116,11 +122,12 @@ func both(u bondUnit) (list []*bondUnit) {
 func throughputUnits(r *bondRun, c *bondCase) (list []*bondUnit) {
 	flow := bondUnit{length: r.Length, warm: bondWarm, load: loadTCP}
 	for _, s := range []bondSubject{bonded, mptcp} {
-		if n := len(c.links); s == mptcp && n > 2 && n < maxBondLinks && !r.Full {
-			continue // it does with three what it does with two
-		}
 		u := flow
 		u.subject, u.links = s, c.links
+		if s == mptcp && c.equal && (c.between() || c.links[0].Mbit != 16) && !r.Full {
+			continue // it does by others what it does by these
+		}
+		u.once = s == mptcp || c.between()
 		list = append(list, both(u)...)
 	}
 	return append(list, aloneUnits(flow, c.links, single, plainTCP)...)
@@ -138,7 +145,7 @@ func aloneUnits(u bondUnit, links []BondLink, subjects ...bondSubject) (list []*
 		for _, s := range subjects {
 			v := u
 			v.subject, v.links = s, []BondLink{l}
-			v.once = s == plainTCP || l.Mbit >= wholeMachine
+			v.once = true
 			list = append(list, both(v)...)
 		}
 	}
@@ -147,9 +154,6 @@ func aloneUnits(u bondUnit, links []BondLink, subjects ...bondSubject) (list []*
 
 // shortLength is how long short transfers are asked for, one after the other: some twenty of them.
 const shortLength = 10 * time.Second
-
-// wholeMachine is from which rate on a link alone is measured once, for it leaves little room for anything beside it.
-const wholeMachine = 100
 
 // addedUnits are long flows and short ones, by both links and by the good one alone.
 func addedUnits(r *bondRun, c *bondCase) []*bondUnit {
@@ -163,22 +167,33 @@ func addedUnits(r *bondRun, c *bondCase) []*bondUnit {
 		list = append(list, aloneUnits(u, c.links[:1], single)...)
 	}
 	m := long
-	m.subject, m.links = mptcp, c.links
-	return append(list, both(m)...)
+	m.subject, m.links, m.once, m.out = mptcp, c.links, true, true
+	return append(list, &m)
 }
+
+// failWarm is the beginning of a run with failures that does not count.
+const failWarm = 2 * time.Second
 
 // failing is a unit of datagrams beside events.
 func failing(c *bondCase, script ...bondEvent) bondUnit {
-	return bondUnit{subject: bonded, links: c.links, length: failLength, warm: 3 * time.Second, load: loadUDP, mbit: surviving, script: script}
+	return bondUnit{subject: bonded, links: c.links, length: failLength, warm: failWarm, load: loadUDP, mbit: surviving, script: script}
 }
 
+// When one of two links fails and comes back, and then the other.
+const (
+	firstGone  = 3 * time.Second
+	firstBack  = 6 * time.Second
+	secondGone = 9 * time.Second
+	secondBack = 12 * time.Second
+)
+
 // failLength is that of a run in which each of two links fails once and comes back.
-const failLength = 20 * time.Second
+const failLength = 15 * time.Second
 
 func darkUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
 	script := func(how bondHappening) []bondEvent {
-		return []bondEvent{{at: 4 * time.Second, what: how, link: 1}, {at: 9 * time.Second, what: isLight, link: 1},
-			{at: 12 * time.Second, what: how, link: 0}, {at: 17 * time.Second, what: isLight, link: 0}}
+		return []bondEvent{{at: firstGone, what: how, link: 1}, {at: firstBack, what: isLight, link: 1},
+			{at: secondGone, what: how, link: 0}, {at: secondBack, what: isLight, link: 0}}
 	}
 	for _, mode := range []string{"", "redundant"} {
 		u := failing(c, script(goesDark)...)
@@ -194,36 +209,39 @@ func darkUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
 }
 
 func downUnits(_ *bondRun, c *bondCase) []*bondUnit {
-	return both(failing(c, bondEvent{at: 4 * time.Second, what: goesDown, link: 1}, bondEvent{at: 9 * time.Second, what: comesUp, link: 1},
-		bondEvent{at: 12 * time.Second, what: goesDown, link: 0}, bondEvent{at: 17 * time.Second, what: comesUp, link: 0}))
+	return both(failing(c, bondEvent{at: firstGone, what: goesDown, link: 1}, bondEvent{at: firstBack, what: comesUp, link: 1},
+		bondEvent{at: secondGone, what: goesDown, link: 0}, bondEvent{at: secondBack, what: comesUp, link: 0}))
 }
 
 // goneAt and backAt are when a link goes and comes back beside a TCP flow.
 const (
-	goneAt = 8 * time.Second
-	backAt = 13 * time.Second
+	goneAt = 6 * time.Second
+	backAt = 10 * time.Second
 )
 
 func backUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
 	for _, how := range [][2]bondHappening{{goesDark, isLight}, {goesDown, comesUp}} {
-		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: failLength, warm: bondWarm, load: loadTCP,
+		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: failLength, warm: backWarm, load: loadTCP, once: how[0] == goesDown,
 			script: []bondEvent{{at: goneAt, what: how[0], link: 1}, {at: backAt, what: how[1], link: 1}}})...)
 	}
 	return list
 }
 
+// backWarm is when a flow by two links is taken to have what they have.
+const backWarm = 3 * time.Second
+
 // narrowAt and wideAt are when a link's rate changes, and halved is what it is between.
 const (
-	narrowAt = 8 * time.Second
-	wideAt   = 14 * time.Second
+	narrowAt = 6 * time.Second
+	wideAt   = 10 * time.Second
 )
 
 var halved = BondLink{Mbit: 8, RTTms: 20}
 
-func capacityUnits(_ *bondRun, c *bondCase) []*bondUnit {
-	flow := bondUnit{length: failLength, warm: bondWarm, load: loadTCP}
+func capacityUnits(r *bondRun, c *bondCase) []*bondUnit {
+	flow := bondUnit{length: r.Length, warm: bondWarm, load: loadTCP}
 	u := flow
-	u.subject, u.links = bonded, c.links
+	u.subject, u.links, u.length, u.warm = bonded, c.links, failLength, backWarm
 	u.script = []bondEvent{{at: narrowAt, what: isChanged, link: 1, to: halved}, {at: wideAt, what: isChanged, link: 1, to: c.links[1]}}
 	return append(both(u), aloneUnits(flow, []BondLink{c.links[0], halved}, single)...)
 }
@@ -234,24 +252,29 @@ const (
 	flapCount  = 100
 )
 
-func flapUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
-	for _, how := range [][2]bondHappening{{goesDark, isLight}, {goesDown, comesUp}} {
+// flapUnits are once for each kind of flap and of load, in one direction or the other: a hundred flaps are a hundred runs.
+func flapUnits(r *bondRun, c *bondCase) (list []*bondUnit) {
+	for i, how := range [][2]bondHappening{{goesDark, isLight}, {goesDown, comesUp}} {
 		u := failing(c)
-		u.length = flapLength
-		for i := range flapCount {
-			at := 4*time.Second + time.Duration(i)*600*time.Millisecond
+		u.length, u.once = flapLength, true
+		for k := range flapCount {
+			at := 4*time.Second + time.Duration(k)*600*time.Millisecond
 			u.script = append(u.script, bondEvent{at: at, what: how[0], link: 1}, bondEvent{at: at + 300*time.Millisecond, what: how[1], link: 1})
 		}
-		u.once = true // a hundred flaps are a hundred runs
-		list = append(list, both(u)...)
-		u.load = loadTCP
-		list = append(list, both(u)...)
+		for k, load := range []bondLoad{loadUDP, loadTCP} {
+			u.load = load
+			for _, x := range both(u) {
+				if r.Full || x.out == (i == k) {
+					list = append(list, x)
+				}
+			}
+		}
 	}
 	return list
 }
 
 func metricUnits(_ *bondRun, c *bondCase) []*bondUnit {
-	u := failing(c, bondEvent{at: 12 * time.Second, what: goesDark, link: 0}, bondEvent{at: 16 * time.Second, what: isLight, link: 0})
+	u := failing(c, bondEvent{at: firstBack, what: goesDark, link: 0}, bondEvent{at: secondBack, what: isLight, link: 0})
 	u.metrics = []int{10, 20}
 	return both(u)
 }

@@ -16,7 +16,7 @@ import (
 const fastName = "fast"
 
 const (
-	fastLength = 4 * time.Second
+	fastLength = 3 * time.Second
 	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by some percent.
 	fastPairs = 2
 )

@@ -198,7 +198,7 @@ func judgeBack(r *BondReport, c *bondCase, control string) {
 				if len(x.Events) != 2 || x.Events[1].What != how {
 					continue
 				}
-				full, half := x.mean(bondWarm.Seconds(), gone), x.mean(gone+2, back)
+				full, half := x.mean(backWarm.Seconds(), gone), x.mean(gone+2, back)
 				if full == 0 || half == 0 {
 					continue
 				}
@@ -253,8 +253,14 @@ func judgeFlaps(r *BondReport, c *bondCase, control string) {
 					flow, rate = append(flow, x.StallMS), append(rate, x.Mbit)
 				}
 			}
-			r.goal(BondGoal{Case: c.name, Name: how.name + ", datagrams' longest gap", Direction: direction, Control: control, Unit: "ms", Most: most(300), ByWorst: true,
-				Beside: lostWords(lost)}, datagrams)
+			// By default each is measured in one direction.
+			if len(datagrams) > 0 || len(flow) == 0 {
+				r.goal(BondGoal{Case: c.name, Name: how.name + ", datagrams' longest gap", Direction: direction, Control: control, Unit: "ms", Most: most(300), ByWorst: true,
+					Beside: lostWords(lost)}, datagrams)
+			}
+			if len(flow) == 0 {
+				continue
+			}
 			beside := ""
 			if len(rate) > 0 {
 				beside = fmt.Sprintf("%.4g Mbit/s", slices.Min(rate))

@@ -254,16 +254,31 @@ func TestBatchesFitIntoTheMachine(t *testing.T) {
 	}
 }
 
-func TestALinkAloneIsMeasuredOnceARoundAndInBothDirections(t *testing.T) {
-	r := &bondRun{BondOptions: BondOptions{Rounds: 2, Length: BondLength, Only: []string{"equal-2x8", "equal-8x8", "unequal-8+16"}}}
-	got := map[string]int{}
-	for _, u := range r.units() {
-		if u.subject == single {
-			got[u.links[0].String()+" "+u.direction()]++
+func TestALinkAloneIsMeasuredOnceForAllCasesAndInBothDirections(t *testing.T) {
+	for full, want := range map[bool]int{false: 1, true: 2} { // a round each
+		r := &bondRun{BondOptions: BondOptions{Rounds: 2, Full: full, Length: BondLength, Only: []string{"equal-2x8", "equal-8x8", "unequal-8+16"}}}
+		got := map[string]int{}
+		for _, u := range r.units() {
+			if u.subject == single {
+				got[u.links[0].String()+" "+u.direction()]++
+			}
+		}
+		if diff := cmp.Diff(map[string]int{"8/20 out": want, "8/20 in": want, "16/20 out": want, "16/20 in": want}, got); diff != "" {
+			t.Error(full, diff)
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"8/20 out": 2, "8/20 in": 2, "16/20 out": 2, "16/20 in": 2}, got); diff != "" {
-		t.Error(diff)
+}
+
+// Twenty minutes are what people are told.
+func TestAllThatIsMeasuredTakesTwentyMinutes(t *testing.T) {
+	r := &bondRun{BondOptions: BondOptions{Rounds: BondRounds, Length: BondLength, Worlds: BondWorlds, Load: BondLoad}}
+	var total time.Duration
+	for _, b := range r.batches(r.units()) {
+		total += b[0].length + batchCost
+	}
+	total += time.Duration(BondRounds*fastPairs) * 4 * (fastLength + 500*time.Millisecond)
+	if total > 20*time.Minute {
+		t.Errorf("it takes %v", total)
 	}
 }
 

@@ -52,16 +52,17 @@ func millis(v float64) time.Duration { return time.Duration(v * float64(time.Mil
 // with many links, each behind a router of the laboratory's that has the link's rate, queue and delay in one place.
 // What happens in one world is not felt in another, but for the processors.
 type bondWorld struct {
-	number int
-	net    *netns.Lab
-	a, b   *netns.Host
-	fleet  lab.Fleet
-	token  string
-	legs   []bondLeg
-	used   int // of the legs, by the unit that is on
-	nodes  [2]*lab.Node
-	addrs  [2]netip.Addr // inside
-	pids   []int         // of the server
+	number  int
+	net     *netns.Lab
+	a, b    *netns.Host
+	fleet   lab.Fleet
+	token   string
+	legs    []bondLeg
+	used    int   // of the legs, by the unit that is on
+	noMPTCP error // why connections over several links cannot be made here
+	nodes   [2]*lab.Node
+	addrs   [2]netip.Addr // inside
+	pids    []int         // of the server
 }
 
 // A bondLeg is one of a's links.
@@ -106,10 +107,9 @@ func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err e
 	if w.b, err = w.net.AddHost("b"); err != nil {
 		return nil, err
 	}
-	for i := range maxBondLinks {
-		if err := w.addLeg(ctx, i); err != nil {
-			return nil, err
-		}
+	// Further links are added when they are needed: each costs the lab's wires time, used or not.
+	if err := w.addLeg(ctx); err != nil {
+		return nil, err
 	}
 	for _, h := range []*netns.Host{w.a, w.b} {
 		if err := h.Do(func() error { return setSysctls(bondSysctls) }); err != nil {
@@ -118,16 +118,8 @@ func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err e
 		if err := setCongestion(h, r.congestion); err != nil {
 			return nil, err
 		}
-		// One connection, and one more for each further link.
-		if _, err := h.Run(ctx, "ip", "mptcp", "limits", "set", "subflow", "8", "add_addr_accepted", "8"); err != nil {
-			r.noMPTCP = err
-		}
 	}
-	for _, leg := range w.legs {
-		if _, err := w.a.Run(ctx, "ip", "mptcp", "endpoint", "add", leg.addr.String(), "dev", leg.name, "subflow"); err != nil {
-			r.noMPTCP = err
-		}
-	}
+	w.noMPTCP = w.allowMPTCP(ctx)
 	server, err := w.fleet.StartServer(ctx, srv)
 	if err != nil {
 		return nil, err
@@ -135,6 +127,22 @@ func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err e
 	w.pids = append(w.pids, server.Process.PID())
 	w.token, err = server.Token(ctx, "--reusable")
 	return w, err
+}
+
+// allowMPTCP lets connections between the hosts have one more path for each further link: endpoints are added with the links.
+func (w *bondWorld) allowMPTCP(ctx context.Context) error {
+	for _, h := range []*netns.Host{w.a, w.b} {
+		if _, err := h.Run(ctx, "ip", "mptcp", "limits", "set", "subflow", "8", "add_addr_accepted", "8"); err != nil {
+			return err
+		}
+	}
+	return w.offer(ctx, w.legs[0])
+}
+
+// offer makes a link one of those that a's connections by MPTCP use.
+func (w *bondWorld) offer(ctx context.Context, leg bondLeg) error {
+	_, err := w.a.Run(ctx, "ip", "mptcp", "endpoint", "add", leg.addr.String(), "dev", leg.name, "subflow")
+	return err
 }
 
 // setSysctls sets values of the namespace that the calling thread is in.
@@ -149,7 +157,8 @@ func setSysctls(values map[string]string) error {
 
 // addLeg adds a router, and a's link behind it: what goes by a link's address leaves by that link, for connections that
 // are not weft's.
-func (w *bondWorld) addLeg(ctx context.Context, i int) error {
+func (w *bondWorld) addLeg(ctx context.Context) error {
+	i := len(w.legs)
 	r, err := w.net.AddNATRouter(fmt.Sprintf("gw%d", i), vnet.NATConfig{Mapping: weft.NoNAT}, netns.WithLink(vnet.LinkConfig{}))
 	if err != nil {
 		return err
@@ -174,7 +183,13 @@ func (w *bondWorld) addLeg(ctx context.Context, i int) error {
 		}
 	}
 	w.legs = append(w.legs, leg)
-	return ipBatch(ctx, w.a, fmt.Sprintf("rule add from %s lookup %d", leg.addr, tableOf(i)))
+	if err := ipBatch(ctx, w.a, fmt.Sprintf("rule add from %s lookup %d", leg.addr, tableOf(i))); err != nil || i == 0 {
+		return err
+	}
+	if w.noMPTCP == nil {
+		w.noMPTCP = w.offer(ctx, leg)
+	}
+	return nil
 }
 
 // tableOf is the number of the routing table of a link, and its metric in the main one.
@@ -201,6 +216,11 @@ func (w *bondWorld) upLines(i int) []string {
 // setLinks gives a these links and no others.
 func (w *bondWorld) setLinks(ctx context.Context, links []BondLink) error {
 	var lines []string
+	for len(w.legs) < len(links) {
+		if err := w.addLeg(ctx); err != nil {
+			return err
+		}
+	}
 	for i := range w.legs {
 		if i >= len(links) {
 			lines = append(lines, "link set "+w.legs[i].name+" down")
@@ -304,6 +324,9 @@ func (w *bondWorld) prepare(ctx context.Context, u *bondUnit) error {
 	}
 	if err := w.setLinks(ctx, u.links); err != nil {
 		return err
+	}
+	if u.subject == mptcp && w.noMPTCP != nil {
+		return fmt.Errorf("this kernel makes no connections over several links: %w", w.noMPTCP)
 	}
 	if !u.subject.isWeft() {
 		return nil
