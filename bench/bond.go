@@ -34,7 +34,8 @@ const (
 	BondRounds = 3
 	BondLength = 20 * time.Second
 	BondWorlds = 6
-	// BondLoad is what two cores carry with room: see docs/bonding-bench.md for what was measured alone and beside others.
+	// BondLoad is what two cores carry: with it, a link alone of 8 or 16 Mbit/s gives the same (7.4 and 14.7 Mbit/s) by itself and
+	// beside five other runs. Eight runs at once, with the lab's wires waking every 0.1 ms, were too much for bonded flows.
 	BondLoad = 400.0
 )
 
