@@ -40,7 +40,11 @@ func TestTheWayInUseIsOfTheLowestMetricThatWorks(t *testing.T) {
 	if why := r.Snapshot(r.now).Reason; !strings.Contains(why, "lower metric: 0 instead of 20") {
 		t.Errorf("it moved because %q", why)
 	}
+	moved := len(r.Snapshot(r.now).Switches)
 	use(60*time.Second, cheap) // and stays there, however much faster the other is
+	if n := len(r.Snapshot(r.now).Switches) - moved; n != 0 {
+		t.Errorf("it moved %d times: %+v", n, r.Snapshot(r.now).Switches[moved:])
+	}
 
 	// The one that costs carries data while nothing else does, a relay by the other link included.
 	delete(rtts, cheap)
