@@ -39,7 +39,7 @@ func (r *remote) gap() time.Duration {
 	if !r.gaps.some {
 		return gapMost / 2
 	}
-	return time.Duration(-min(r.gaps.now, r.gaps.before))
+	return -r.gaps.value()
 }
 
 // listen takes in the clock of a frame. It is false if the frame is older than another that came before it, or says nothing of
@@ -102,16 +102,14 @@ func (r *remote) center(lanes []*lane) {
 	if best == nil {
 		return
 	}
-	off := best.est.owd.base - best.est.minRTT/2
+	off := best.est.owd.base() - best.est.minRTT/2
 	if off < drift && off > -drift {
 		return
 	}
 	r.origin += off
 	r.clock -= off
 	for _, l := range lanes {
-		d := &l.est.owd
-		d.latest, d.base = d.latest-off, d.base-off
-		d.min.now, d.min.before = d.min.now-float64(off), d.min.before-float64(off)
+		l.est.owd.shift(-off)
 		l.at -= off
 		for i := l.flights.tail; i != l.flights.head; i++ {
 			l.flights.at(i).at -= off
