@@ -201,6 +201,18 @@ func TestHowLongAGapIsWaitedForIsLearnedFromWhatIsSentAgain(t *testing.T) {
 	m.want(7, c+8)
 }
 
+func TestHowLongPacketsTookIsKnownForMoreThanTenSeconds(t *testing.T) {
+	m := newMailbox(t, bond.ReceiverConfig{})
+	m.arrive(1, 7, 0, 2)
+	m.wait(40 * ms)
+	m.arrive(1, 7, 1)
+	m.wait(12 * time.Second)
+	m.arrive(1, 7, 4)
+	m.got = nil
+	m.wait(66 * ms)
+	m.want(7, 4)
+}
+
 func TestAPathThatIsSilentIsNotWaitedForForEver(t *testing.T) {
 	m := newMailbox(t, bond.ReceiverConfig{})
 	m.arrive(1, 7, 0, 1)
@@ -304,6 +316,31 @@ func TestThePathsOfAnOldSessionAreNotWaitedForLong(t *testing.T) {
 	m.want(8)
 	m.wait(2 * ms)
 	m.want(8, 0, 1)
+}
+
+func TestAPathThatIsStillInTheOldSessionIsWaitedForInTheNewOne(t *testing.T) {
+	m := newMailbox(t, bond.ReceiverConfig{})
+	m.arrive(1, 7, 100)
+	m.arrive(2, 7, 101)
+	m.arrive(1, 8, 0)
+	m.got = nil
+	m.wait(60 * ms)
+	m.arrive(1, 8, 2)
+	m.wait(149 * ms) // path 2 may yet bring 1
+	m.want(8, 0)
+	m.wait(2 * ms)
+	m.want(8, 2)
+}
+
+func TestAPathThatJoinsIsNotWaitedForByGapsThatWereThere(t *testing.T) {
+	m := newMailbox(t, bond.ReceiverConfig{})
+	m.arrive(1, 7, 0, 1, 3, 4, 6, 10) // 2 and 5 are missing
+	m.got = nil
+	m.wait(50 * ms)
+	m.arrive(3, 7, 2)
+	m.want(7, 2, 3, 4)
+	m.wait(51 * ms)
+	m.want(7, 6, 10)
 }
 
 func TestOfThreeSessionsTheOldestIsGivenOutAtOnce(t *testing.T) {
