@@ -468,7 +468,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("after that the node is %+v", s.Self)
 	}
 	before := show()
-	for _, bad := range [][]string{{"dns=off", "port=x"}, {"dns=off", "colour=red"}, {"dns=off", "endpoints=203.0.113.7"}} {
+	for _, bad := range [][]string{{"dns=off", "port=x"}, {"dns=off", "colour=red"}, {"dns=off", "endpoints=203.0.113.7"}, {"dns=off", "tcp="}, {"dns=off", "tcp=eth0,/etc"}} {
 		fails(t, n.run(append([]string{"set"}, bad...)...), ExitUsage)
 		if after := show(); after != before {
 			t.Errorf("set %v made %q of %q", bad, after, before)

@@ -520,3 +520,36 @@ func TestALinksListenerIsReplacedWhereItChanges(t *testing.T) {
 		t.Error("it listens at another's port")
 	}
 }
+
+func TestAnAnswerToAnotherGreetingIsNone(t *testing.T) {
+	a, b := newNode(t, 1), newNode(t, 2)
+	a.knows(b)
+	box, err := wire.PeerBox(b.key, a.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, answer := range map[string]wire.Greeting{
+		"a Welcome that was said to another Hello": {Kind: wire.KindWelcome, Answers: wire.TxID{1}},
+		"a Hello":   {Kind: wire.KindHello, Time: 1},
+		"a Confirm": {Kind: wire.KindConfirm},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			io.ReadFull(conn, make([]byte, wire.GreetingSize))
+			conn.Write(wire.AppendGreeting(nil, box, 2, answer))
+			io.Copy(io.Discard, conn)
+		}()
+		if err := a.Dial(2, 0, "", []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}); err == nil || len(a.conns()) > 0 {
+			t.Errorf("%s is taken for the answer", name)
+		}
+		l.Close()
+	}
+}
