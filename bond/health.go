@@ -279,17 +279,17 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 }
 
 // recall takes note that something came by a path that is under suspicion, or silent, of what has been settled by others.
-func (s *Sender) recall(now time.Duration, l *lane, seq uint64) {
+func (s *Sender) recall(now time.Duration, l *lane, seq uint64, at time.Duration) {
 	for i := l.newest; i != l.flights.head && i-l.flights.tail < l.flights.head-l.flights.tail; i++ {
 		if l.flights.at(i).seq == seq {
-			s.revive(now, l, i)
+			s.revive(now, l, i, at)
 			return
 		}
 	}
 }
 
 // revive takes back a suspicion: what was sent before it came after all, up to a flight.
-func (s *Sender) revive(now time.Duration, l *lane, i uint32) {
+func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) {
 	h := &l.health
 	h.learn(now, s.remote.clock-l.flights.at(i).sent-l.est.owd.latest)
 	for j := l.newest; int32(j-i) <= 0; j++ {
@@ -298,9 +298,16 @@ func (s *Sender) revive(now time.Duration, l *lane, i uint32) {
 			l.credit(f)
 		}
 	}
+	doubted := h.doubted
 	h.progress(now, int(i+1-l.newest))
 	l.newest = i + 1
 	l.est.drain.some = false
+	if l.newest != l.flights.head {
+		if f := l.flights.at(l.newest); f.state != arrived && s.remote.clock-at > l.allowed() && s.remote.clock-f.sent-l.est.owd.latest > l.allowed() {
+			h.doubted = doubted // that is old news: what was sent after it has not come
+			return
+		}
+	}
 	if h.state == Silent {
 		h.relapses = max(h.relapses-1, 0)
 		s.turn(now, l, Active, "what was taken for lost came late")
@@ -422,6 +429,17 @@ func (s *Sender) Tick(now time.Duration) {
 	s.wake = now
 }
 
+// alone reports whether a path carries nearly all that is on its way. If others carry as much, and there is no word of that either, it is
+// rather the receiver that does not look.
+func (s *Sender) alone(l *lane) bool {
+	for _, o := range s.lanes {
+		if o != l && o.inFlight > 2*segment {
+			return false
+		}
+	}
+	return true
+}
+
 // oversleep is how late a timer may be looked at for its conclusions to hold.
 const oversleep = 10 * time.Millisecond
 
@@ -433,16 +451,24 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 	h.due = Never
 	for i := l.skip(); i != l.flights.head; i++ {
 		f := l.flights.at(i)
-		if f.state != away || f.quiet {
+		if f.state != away {
 			continue
 		}
 		if f.sent > limit {
 			break
 		}
 		s.lose(now, l, i)
+		if f.quiet {
+			continue
+		}
 		h.overdue++
 		if h.doubted == 0 && s.others(l) {
 			h.doubted = max(now, 1)
+			if s.alone(l) {
+				s.strand(now, l)
+				s.ease(now)
+				break
+			}
 		}
 	}
 	l.news.gone = 0

@@ -71,7 +71,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	seq, ok := s.ledger.seq(f.Session, p.Newest)
 	if !ok {
 		if l := s.lane(PathID(p.ID)); l != nil && (l.health.state == Silent || l.health.doubted > 0) {
-			s.recall(now, l, seq)
+			s.recall(now, l, seq, s.remote.local(p.At))
 		}
 		return
 	}
@@ -81,7 +81,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 		return
 	}
 	if l.health.state == Silent || l.health.doubted > 0 {
-		s.revive(now, l, i)
+		s.revive(now, l, i, s.remote.local(p.At))
 	} else {
 		l.health.progress(now, int(i+1-l.newest))
 		l.newest = i + 1
@@ -112,19 +112,8 @@ func (s *Sender) sender(m *message, seq uint64, f *wire.Feedback, p *wire.Feedba
 		l = o
 	}
 	if several {
-		l = nil
-		for _, h := range m.hops[:m.n] {
-			o, fl := s.flight(h, seq)
-			switch {
-			case fl == nil && p.ID == 0:
-				return nil, 0 // by a path that is gone, perhaps
-			case fl == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && named(f, o.ID):
-				continue
-			}
-			if l != nil && l != o {
-				return nil, 0
-			}
-			l = o
+		if l = s.known(m, seq, f, p); l != nil && s.remote.some {
+			l = s.likelier(m, seq, l, s.remote.local(p.At))
 		}
 	}
 	if l == nil {
@@ -141,6 +130,58 @@ func (s *Sender) sender(m *message, seq uint64, f *wire.Feedback, p *wire.Feedba
 		}
 	}
 	return l, i
+}
+
+// known is which of several paths a message came by as the receiver names them.
+func (s *Sender) known(m *message, seq uint64, f *wire.Feedback, p *wire.FeedbackPath) (l *lane) {
+	for _, h := range m.hops[:m.n] {
+		o, fl := s.flight(h, seq)
+		switch {
+		case fl == nil && p.ID == 0:
+			return nil // by a path that is gone, perhaps
+		case fl == nil || p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && named(f, o.ID):
+			continue
+		}
+		if l != nil && l != o {
+			return nil
+		}
+		l = o
+	}
+	return l
+}
+
+// likelier corrects that by when it came: an offer that was sent again by another path has the receiver take that path for its own.
+func (s *Sender) likelier(m *message, seq uint64, l *lane, at time.Duration) *lane {
+	best, least, named := l, time.Duration(Never), time.Duration(Never)
+	for _, h := range m.hops[:m.n] {
+		o, f := s.flight(h, seq)
+		if f == nil {
+			continue
+		}
+		off := at - f.sent - o.expected()
+		off = max(off, -off)
+		if o == l {
+			named = min(named, off)
+		}
+		if off < least {
+			best, least = o, off
+		}
+	}
+	if named > 2*least+misnamed {
+		return best
+	}
+	return l
+}
+
+// misnamed is how much a name must be off in time not to be believed: as long as nothing is sent again in less.
+const misnamed = 25 * time.Millisecond
+
+// expected is how long the path's packets take lately.
+func (l *lane) expected() time.Duration {
+	if l.est.owd.some {
+		return l.est.owd.latest
+	}
+	return l.RTT / 2
 }
 
 // named reports whether the receiver knows a path's number.

@@ -304,7 +304,7 @@ func (s *Sender) Wake() time.Duration { return min(s.wake, s.due) }
 const (
 	targetLeast = 10 * time.Millisecond
 	targetMost  = 120 * time.Millisecond
-	targetEased = 100 * time.Millisecond
+	targetEased = 150 * time.Millisecond
 )
 
 // Target returns CoDel's target for the queue in front. See the package's comment on queues.
