@@ -1,4 +1,46 @@
-// Package bond makes one network of many paths to a peer. It is pure: it has no sockets and no clock.
+// Package bond makes one network of many paths to a peer. It is pure: it has no sockets and no clock. A [Sender] says by which path a
+// packet goes and when; a [Receiver] puts what comes in order and tells the Sender. Nothing is added to a packet: WireGuard's
+// counter is its number, and the path is what it came by.
+//
+// # Measuring
+//
+// The Sender remembers each message: by which paths it went, when, and what was known then (ledger, flights). Feedback says which
+// counters came, and of each path the newest with its arrival time. From that come the round trip, without the time for which the
+// receiver held the report; the delay of one way up to a constant that is the same for all paths, so that they can be compared, and what
+// a packet waited in queues is known exactly; and the rate of delivery over a round trip, by the receiver's clock. While a queue
+// never empties, what arrives is what the path carries, and that is known within 10 ms.
+//
+// # Choosing
+//
+// A packet gets its path, and its counter, when a path may send: pacing and window say so. Of those that may, the one by which it
+// arrives first is taken, with the queue that it will find there. But it waits if all of the backlog would arrive sooner by the others alone:
+// so a slow or long path is used for what is long enough to gain by it, and never for a short transfer. The queue in front is the only one that
+// grows; its CoDel target follows the round trip ([Sender.Target]), or one flow could not fill all paths.
+//
+// # Losing
+//
+// A packet is lost when later ones of its path have come, as far as that path is known to keep their order. It is sent again, the same bytes, by
+// the path by which it comes soonest, at most twice. A path of which nothing comes, while feedback made later shows that it should have, is
+// doubted: nothing new goes by it, and what is on its way goes again by others. After 80 ms of that it is silent. If what it carried
+// comes after all, because the receiver was busy, it goes on as before, and has learned how late that may be. Where no feedback comes at
+// all timers do the same. A path that is back, or new, carries a few packets that go by another path as well, and starts up again.
+//
+// # Congestion
+//
+// Each path has a [Control]: CUBIC, New Reno, or the default, which models the path as BBR does (draft-ietf-ccwg-bbr) but steers by the
+// queue that is measured: a little of one is always left, so that the path is never idle and more need not be tried; without one
+// more is tried; and with more, sending waits until it has drained. A queue that stays although what is sent here does not explain it
+// is somebody else's: then the path's rate is that of CUBIC, which gets its share, and every few seconds it is looked whether
+// they have gone. Of losses, more than 2 % in a round trip count.
+//
+// # Trust
+//
+// Feedback is authentic, but may be absurd. What acknowledges more than was sent is ignored whole. Times count only where they are possible.
+// No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
+//
+// Files: sender.go (what the caller tells), sender_next.go (which path), sender_feedback.go (what came), sender_log.go (what was sent),
+// sender_path.go and estimate.go (a path, what is measured of it), remote.go (the receiver's clock), health.go (loss, silence, return),
+// control.go, bbr.go, cubic.go, reno.go; receiver*.go and feedback.go.
 package bond
 
 import (

@@ -1,0 +1,233 @@
+package bond
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"weft/wire"
+)
+
+const tick = time.Millisecond
+
+func two(control func() Control) *Sender {
+	s := NewSender(SenderConfig{Control: control})
+	s.SetPaths(time.Second, []Path{{ID: 1, RTT: 20 * tick, Overhead: 28}, {ID: 2, RTT: 30 * tick, Overhead: 28}})
+	return s
+}
+
+func controls() map[string]func() Control {
+	return map[string]func() Control{"bbr": NewBBR, "cubic": NewCubic, "reno": NewReno}
+}
+
+// A message says its own counter, so that it can be recognised.
+func numbered(b []byte, counter uint64) []byte {
+	binary.BigEndian.PutUint64(b, counter)
+	return b
+}
+
+func TestWhatIsSentAgainIsWhatWasSent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, now := two(nil), time.Second
+		sent := map[uint64]int{}
+		counter := uint64(0)
+		for range rapid.IntRange(1, 400).Draw(t, "steps") {
+			now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "us")) * time.Microsecond
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				s.Tick(now)
+			case 1:
+				s.SetPaths(now, []Path{{ID: 2, RTT: 30 * tick}, {ID: PathID(rapid.IntRange(1, 4).Draw(t, "path"))}})
+			case 2:
+				f := wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), NWords: 4}
+				if counter > 256 {
+					f.Base = counter - 256
+				}
+				for i := range f.Words {
+					if i < f.NWords {
+						f.Words[i] = rapid.Uint64().Draw(t, "came")
+					}
+				}
+				s.Feedback(now, &f)
+			default:
+				size := rapid.IntRange(32, 1400).Draw(t, "size")
+				if p, room, ok := s.Next(now, size, size); ok {
+					if room < size {
+						t.Fatalf("room for %d bytes where %d may go", room, size)
+					}
+					s.Sent(now, p, 7, counter, numbered(make([]byte, size), counter))
+					sent[counter] = size
+					counter++
+				}
+			}
+			for n := 0; ; n++ {
+				_, m, ok := s.Again(now)
+				if !ok {
+					break
+				}
+				c := binary.BigEndian.Uint64(m)
+				if sent[c] != len(m) || !bytes.Equal(m[8:], make([]byte, len(m)-8)) {
+					t.Fatalf("%d bytes are sent again of message %d, which had %d", len(m), c, sent[c])
+				}
+				if n > 10_000 {
+					t.Fatal("there is no end to what is sent again")
+				}
+			}
+			check(t, s)
+		}
+	})
+}
+
+// check holds what the Sender believes against its books.
+func check(t *rapid.T, s *Sender) {
+	t.Helper()
+	for _, l := range s.lanes {
+		sum := 0
+		for i := l.flights.tail; i != l.flights.head; i++ {
+			if f := l.flights.at(i); f.state == away {
+				sum += int(f.size)
+			}
+		}
+		if sum != l.inFlight {
+			t.Fatalf("path %d has %d bytes in flight, and says %d", l.ID, sum, l.inFlight)
+		}
+		if len(l.flights.ring) > flightsMost {
+			t.Fatalf("path %d remembers %d flights", l.ID, len(l.flights.ring))
+		}
+		if r := l.ctl.Rate(); !(r > 0 && r < 1e12) || l.ctl.Window() < leastWindow {
+			t.Fatalf("path %d is to be sent %v bytes/s with a window of %d", l.ID, r, l.ctl.Window())
+		}
+	}
+	copies := 0
+	for seq := s.ledger.tail; seq < s.ledger.head; seq++ {
+		if s.ledger.msg(seq).size > 0 {
+			copies++
+		}
+	}
+	if copies != s.ledger.copies || len(s.ledger.ring) > logMost || len(s.ledger.bytes) > s.cfg.Memory {
+		t.Fatalf("%d copies, said to be %d; %d messages, %d bytes", copies, s.ledger.copies, len(s.ledger.ring), len(s.ledger.bytes))
+	}
+}
+
+func TestAbsurdFeedbackChangesNothingAndIsCounted(t *testing.T) {
+	s := two(nil)
+	for c := range uint64(10) {
+		p, _, ok := s.Next(time.Second, 100, 100)
+		if !ok {
+			break
+		}
+		s.Sent(time.Second, p, 7, c, make([]byte, 100))
+	}
+	before := s.Status(nil)
+	for name, f := range map[string]*wire.Feedback{
+		"another session":       {Session: 8, Clock: 1},
+		"a base never sent":     {Session: 7, Clock: 1, Base: 1000},
+		"a bit never sent":      {Session: 7, Clock: 1, NWords: 1, Words: [64]uint64{1 << 60}},
+		"a newest never sent":   {Session: 7, Clock: 1, NPaths: 1, Paths: [16]wire.FeedbackPath{{Newest: 5000}}},
+		"arrival after its own": {Session: 7, Clock: 1, NPaths: 1, Paths: [16]wire.FeedbackPath{{Newest: 1, At: 5}}},
+		"a clock out of range":  {Session: 7, Clock: 1 << 60},
+		"too many words":        {Session: 7, Clock: 1, NWords: 65},
+		"too many paths":        {Session: 7, Clock: 1, NPaths: 17},
+	} {
+		n := s.ignored
+		s.Feedback(time.Second+20*tick, f)
+		if s.ignored != n+1 {
+			t.Errorf("%s is not counted", name)
+		}
+	}
+	for i, p := range s.Status(nil) {
+		if p.InFlight != before[i].InFlight || p.Rate != before[i].Rate {
+			t.Errorf("path %d is %+v after absurd feedback, and was %+v", p.ID, p, before[i])
+		}
+	}
+}
+
+func TestWhoAcknowledgesEverythingAtOnceGetsNoMoreThanIsThere(t *testing.T) {
+	for name, control := range controls() {
+		s, counter := two(control), uint64(0)
+		message := make([]byte, 1400)
+		for now := time.Second; now < 6*time.Second; now += tick {
+			s.Tick(now)
+			for range 5 { // 7 kB a millisecond are there to be sent
+				if p, _, ok := s.Next(now, len(message), 7000); ok {
+					s.Sent(now, p, 7, counter, message)
+					counter++
+				}
+			}
+			s.Idle(now)
+			s.Feedback(now, &wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), Base: counter})
+		}
+		for _, p := range s.Status(nil) {
+			if p.Rate > 20e6 || p.InFlight > 1<<20 {
+				t.Errorf("%s: path %d is believed to deliver %.0f bytes/s, with %d in flight", name, p.ID, p.Rate, p.InFlight)
+			}
+		}
+	}
+}
+
+// evenly sends and acknowledges, as a path of constant delay would.
+type evenly struct {
+	s       *Sender
+	now     time.Duration
+	counter uint64
+	message []byte
+	f       wire.Feedback
+	last    [3]wire.FeedbackPath
+}
+
+func (x *evenly) step() {
+	x.now += 100 * time.Microsecond
+	if x.now >= x.s.Wake() {
+		x.s.Tick(x.now)
+	}
+	x.s.Again(x.now)
+	if p, _, ok := x.s.Next(x.now, len(x.message), 100_000); ok {
+		x.s.Sent(x.now, p, 7, x.counter, x.message)
+		x.last[p] = wire.FeedbackPath{ID: uint16(p), Newest: x.counter, At: uint64((x.now + 10*tick) / time.Microsecond)}
+		x.counter++
+	}
+	if x.counter%8 == 0 && x.counter > 0 {
+		x.f = wire.Feedback{Session: 7, Clock: uint64((x.now + 10*tick) / time.Microsecond), Base: x.counter}
+		for _, l := range x.last {
+			if l.ID != 0 {
+				x.f.Paths[x.f.NPaths] = l
+				x.f.NPaths++
+			}
+		}
+		x.s.Feedback(x.now+20*tick, &x.f)
+		x.now += 20 * tick
+	}
+}
+
+func TestTheHotPathAllocatesNothing(t *testing.T) {
+	for name, control := range controls() {
+		x := &evenly{s: two(control), now: time.Second, message: make([]byte, 1400)}
+		for range 20_000 {
+			x.step()
+		}
+		if n := testing.AllocsPerRun(2000, x.step); n > 0 {
+			t.Errorf("%s: %v allocations a packet", name, n)
+		}
+	}
+}
+
+func BenchmarkSender(b *testing.B) {
+	for name, control := range controls() {
+		b.Run(name, func(b *testing.B) {
+			x := &evenly{s: two(control), now: time.Second, message: make([]byte, 1400)}
+			for range 10_000 {
+				x.step()
+			}
+			from := x.counter
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				x.step()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(max(x.counter-from, 1)), "ns/packet")
+		})
+	}
+}
