@@ -41,7 +41,7 @@ func twins(w *world, l line, n int) (a, b *node, links []*link) {
 func TestABlackHoleCostsAFewDatagramsAndAShortGap(t *testing.T) {
 	for _, rtt := range []time.Duration{10 * time.Millisecond, 60 * time.Millisecond} {
 		for _, oneWay := range []bool{false, true} {
-			forSeeds(t, 4, func(t *testing.T, w *world) {
+			forSeeds(t, 2, func(t *testing.T, w *world) {
 				a, b, links := twins(w, line{mbit: 16, rtt: rtt}, 2)
 				u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
 				at := w.now + 5*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))

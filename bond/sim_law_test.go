@@ -65,7 +65,7 @@ func drawLines(w *world) (all []line) {
 
 // TestWhateverTheLinksOneFlowIsNotSlowerThanByTheBest draws links at random.
 func TestWhateverTheLinksOneFlowIsNotSlowerThanByTheBest(t *testing.T) {
-	n, worst := 6, math.Inf(1)
+	n, worst := 4, math.Inf(1)
 	if *seeds > 0 {
 		n = *seeds
 	}

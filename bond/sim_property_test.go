@@ -70,7 +70,7 @@ func disturb(w *world, until time.Duration, a, b *node, links []*link) {
 
 // TestWhateverHappensToTheLinksEachPacketComesOnceOrIsAccountedFor draws links, and what happens to them.
 func TestWhateverHappensToTheLinksEachPacketComesOnceOrIsAccountedFor(t *testing.T) {
-	forSeeds(t, 15, func(t *testing.T, w *world) {
+	forSeeds(t, 10, func(t *testing.T, w *world) {
 		var links []*link
 		most := 0.0
 		for _, l := range drawLines(w) {

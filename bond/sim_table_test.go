@@ -27,7 +27,7 @@ type measured struct {
 // are not asked for.
 func stretch(lines []line) (dropped, duration time.Duration) {
 	for _, l := range lines {
-		if l.rtt != lines[0].rtt || *seeds > 0 {
+		if l != lines[0] || *seeds > 0 {
 			return 5 * time.Second, 20 * time.Second
 		}
 	}
