@@ -83,6 +83,8 @@ func TestARelayStandsInWhereALinkHasNoDirectWay(t *testing.T) {
 	rtts[third] = 10 * ms
 	r.SetRelays(r.now, []weft.Via{relayUDP, second, third})
 	r.SetRelayLinks(r.now, []wire.RelayLink{{Relay: 1, Link: 1}, {Relay: 2, Link: 2}, {Relay: 3, Link: 1}})
+	r.play(time.Second, rtts)
+	r.needMembers(second) // the direct way may be back in a moment
 	r.play(4*time.Second, rtts)
 	r.needMembers(third, second)
 	// The direct way is back: the relay goes.
