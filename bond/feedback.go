@@ -11,8 +11,8 @@ const (
 	feedbackFast = 5 * time.Millisecond
 	// feedbackSlow is how late it comes when there is little; and it is repeated once after that time, since the last one may be lost.
 	feedbackSlow = 25 * time.Millisecond
-	// feedbackMuch is much, in bytes: four full packets, of which a frame of two paths is 2 %.
-	feedbackMuch = 6000
+	// feedbackMuch is much, in bytes: any data is, for a sender that starts waits for each frame.
+	feedbackMuch = 1
 )
 
 // A told is what the Sender has been told, and what it has not.

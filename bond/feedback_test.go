@@ -37,7 +37,7 @@ func TestFeedbackComesAtOnceAfterAPauseAndIsRepeatedOnce(t *testing.T) {
 	}
 }
 
-func TestFeedbackComesEvery25MillisecondsAndSoonerWhenThereIsMuchToTell(t *testing.T) {
+func TestFeedbackComesEvery5MillisecondsWhileDataComes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		every time.Duration // a packet
@@ -46,10 +46,10 @@ func TestFeedbackComesEvery25MillisecondsAndSoonerWhenThereIsMuchToTell(t *testi
 		least time.Duration
 		most  time.Duration
 	}{
-		{"little", 2 * ms, 100, 0, 25 * ms, 26 * ms},
+		{"little", 2 * ms, 100, 0, 5 * ms, 6 * ms},
 		{"much", 500 * time.Microsecond, 1468, 0, 5 * ms, 5 * ms},
 		{"a gigabit per second", 12 * time.Microsecond, 1468, 0, 5 * ms, 5*ms + 12*time.Microsecond},
-		{"4 Mbit/s", 3 * ms, 1468, 0, 13 * ms, 16 * ms},
+		{"4 Mbit/s", 3 * ms, 1468, 0, 5 * ms, 6 * ms},
 		{"losses", ms, 100, 5, 5 * ms, 7 * ms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestFeedbackTellsOfEachPathOnItsOwn(t *testing.T) {
 	m.arrive(2, 7, 15) // sent again: older than what came by it
 	m.wait(20 * ms)
 	f := m.last()
-	if f.Session != 7 || f.NPaths != 2 || f.Clock != uint64((at+22*ms)/time.Microsecond) {
+	if f.Session != 7 || f.NPaths != 2 || f.Clock < uint64((at+2*ms)/time.Microsecond) {
 		t.Fatalf("%+v", f)
 	}
 	if p, want := f.Paths[1], (wire.FeedbackPath{Newest: 20, At: uint64(at / time.Microsecond), Packets: 2, Bytes: 264, Unread: true}); p != want {

@@ -307,6 +307,9 @@ func TestAShortTransferIsNoSlowerThanByTheBestLink(t *testing.T) {
 				if c.done == 0 {
 					t.Fatal("it does not end")
 				}
+				if bonded {
+					t.Logf("queue %+v, sent again by tcp %d, receiver %+v", a.q.Stats(), c.retrans, b.r.Stats())
+				}
 				return c.done - start
 			}
 			alone, all := took(false), took(true)
