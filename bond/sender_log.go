@@ -102,6 +102,13 @@ func (l *ledger) add(session uint32, counter uint64, forget func(seq uint64)) (s
 		return 0, false
 	}
 	if sp == nil || sp != &l.series[l.nseries-1] || counter-(sp.counter+sp.n) > holesMost {
+		if sp != nil { // feedback tells of the latest beginning of a session alone: what is older would never be settled
+			for old := max(l.tail, sp.seq); old < sp.seq+sp.n; old++ {
+				if !l.msg(old).settled {
+					forget(old)
+				}
+			}
+		}
 		if l.nseries == seriesMost {
 			copy(l.series[:], l.series[1:])
 			l.nseries--

@@ -231,3 +231,29 @@ func BenchmarkSender(b *testing.B) {
 		})
 	}
 }
+
+func TestWhatWasSentBeforeALongGapOfCountersHoldsNothingUp(t *testing.T) {
+	s := NewSender(SenderConfig{})
+	s.SetPaths(0, []Path{{ID: 1, RTT: 10 * time.Millisecond}, {ID: 2, RTT: 10 * time.Millisecond}})
+	message := make([]byte, 100)
+	s.SentControl(0, 1, 7, 5, message)
+	const first = 5 + 2*holesMost // what was between went by no path of the bond
+	now, counter := time.Millisecond, uint64(first)
+	for range 4 * stretchMost {
+		p, _, ok := s.Next(now, len(message), len(message))
+		if !ok {
+			now += time.Millisecond
+			if now > time.Hour {
+				t.Fatalf("after %d messages none may be sent any more", counter-first)
+			}
+		} else {
+			s.Sent(now, p, 7, counter, message)
+			counter++
+		}
+		f := wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), Base: counter, NPaths: 0}
+		s.Feedback(now+5*time.Millisecond, &f)
+	}
+	if counter-first <= stretchMost {
+		t.Errorf("%d messages were sent", counter-first)
+	}
+}

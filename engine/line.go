@@ -173,9 +173,11 @@ func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []
 	if message, counter = o.paced.seal(s, l, packet, o.e.mtu); message == nil {
 		return nil, 0
 	}
-	if control {
+	switch {
+	case control && !b.on.Load(): // nothing is in order yet, and nobody waits for it
+	case control:
 		b.send.SentControl(now, w.path(), s.Remote, counter, message)
-	} else {
+	default:
 		b.send.Sent(now, w.path(), s.Remote, counter, message)
 		w.carried = true
 	}
