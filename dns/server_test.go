@@ -27,15 +27,21 @@ func start(t *testing.T, change func(*Config), tune ...func(*Server)) (*Server, 
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := NewServer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range tune {
-		f(s)
-	}
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	var s *Server
+	for tries := 1; ; tries++ {
+		var err error
+		if s, err = NewServer(cfg); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range tune {
+			f(s)
+		}
+		if err = s.Start(t.Context()); err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 20 { // the port that UDP was given may be somebody's of TCP
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
