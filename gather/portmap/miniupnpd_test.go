@@ -158,6 +158,10 @@ func (h *home) start(m netns.PortMapping) {
 		if err := h.daemon.Kill(); err != nil {
 			h.t.Fatal(err)
 		}
+		// The rules of one that was killed stand until the next one has got as far as clearing them.
+		if _, err := h.router.Run(h.ctx, "nft", "flush", "chain", "inet", "miniupnpd", "prerouting_miniupnpd"); err != nil {
+			h.t.Fatal(err)
+		}
 	}
 	var err error
 	if h.daemon, err = h.router.MapPorts(h.ctx, m); err != nil {
