@@ -156,8 +156,8 @@ func inOrder(t testing.TB, a, b *node, came []uint32, n int) {
 	}
 }
 
-func TestPacketsGoByAllWaysOfABondAndComeInOrder(t *testing.T) {
-	a, b, d := manyWays(t, BondAggregate, 10*time.Millisecond)
+func TestPacketsOfABondComeInOrder(t *testing.T) {
+	a, b, _ := manyWays(t, BondAggregate, 10*time.Millisecond)
 	bonds(t, a, b, 1)
 	const n = 3000
 	inOrder(t, a, b, series(t, a, b, n, 200*time.Microsecond, nil), n)
@@ -167,9 +167,6 @@ func TestPacketsGoByAllWaysOfABondAndComeInOrder(t *testing.T) {
 	}
 	for _, w := range s.Ways {
 		t.Logf("%v: %+v", w.Via, w.PathStatus)
-	}
-	if c := counters(a, b.id, weft.DirectVia(0, addrPortOf(d.c))); c.TxPackets == 0 {
-		t.Error("nothing was offered by the second way")
 	}
 	if r := b.BondStatus(a.id).Receiver; r.Delivered < n {
 		t.Errorf("the receiver: %+v", r)
