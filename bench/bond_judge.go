@@ -146,7 +146,7 @@ func judgeDown(r *BondReport, c *bondCase, control string) {
 		gaps, lost := r.after(c, out, control, "", goesDown)
 		r.goal(BondGoal{Case: c.name, Name: "datagrams lost", Direction: direction, Control: control, Most: most(1)}, lost)
 		r.goal(BondGoal{Case: c.name, Name: "gap", Direction: direction, Control: control, Unit: "ms", Told: true, Most: most(150)}, gaps)
-		gaps, lost = r.after(c, out, control, "", comesUp)
+		_, lost = r.after(c, out, control, "", comesUp)
 		r.goal(BondGoal{Case: c.name, Name: "up again, datagrams lost", Direction: direction, Control: control, Told: true, Most: most(1)}, lost)
 	}
 }

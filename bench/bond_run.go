@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"weft"
@@ -86,14 +85,6 @@ func (u *bondUnit) direction() string {
 		return "out"
 	}
 	return "in"
-}
-
-func (u *bondUnit) linkNames() string {
-	var names []string
-	for _, l := range u.links {
-		names = append(names, l.String())
-	}
-	return strings.Join(names, " + ")
 }
 
 // configure sets what weft is to do with several links.

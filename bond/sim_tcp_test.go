@@ -433,13 +433,12 @@ type receiving struct {
 	alarm  time.Duration
 	echo   time.Duration
 
-	came      int // first transmissions
-	disorder  int // of them, that came after a later one
-	top       uint64
-	stall     time.Duration // longest time without a new segment in order
-	stallAt   time.Duration // its beginning
-	lastNew   time.Duration
-	firstSeen time.Duration
+	came     int // first transmissions
+	disorder int // of them, that came after a later one
+	top      uint64
+	stall    time.Duration // longest time without a new segment in order
+	stallAt  time.Duration // its beginning
+	lastNew  time.Duration
 }
 
 func (c *tcp) data(b []byte) {

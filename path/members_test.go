@@ -119,10 +119,9 @@ func TestALinkWithAHigherMetricIsAMemberThatWaits(t *testing.T) {
 		}
 	}
 	// And this node's are told.
-	i := slices.IndexFunc(r.sent, func(x Transmit) bool { _, ok := x.Message.(wire.Uplinks); return ok })
 	r.SetMetrics(r.now, map[weft.LinkID]int{1: 10, 2: 70000})
 	r.play(3*time.Second, rtts)
-	i = slices.IndexFunc(r.sent, func(x Transmit) bool { _, ok := x.Message.(wire.Uplinks); return ok })
+	i := slices.IndexFunc(r.sent, func(x Transmit) bool { _, ok := x.Message.(wire.Uplinks); return ok })
 	if i < 0 || !slices.Equal(r.sent[i].Message.(wire.Uplinks).Metrics, []wire.LinkMetric{{Link: 1, Metric: 10}, {Link: 2, Metric: wire.MaxMetric}}) {
 		t.Errorf("told is nothing of it: %v", r.sent)
 	}
