@@ -54,7 +54,6 @@ type bonded struct {
 	offer    uint32        // number of the last offer
 	offerAt  time.Duration // of the next
 	tries    int           // since the last answer
-	heard    time.Duration // the last answer or feedback
 	unheard  time.Duration // when the first packet went of which nothing was heard; 0: none
 	events   []BondEvent
 	scratch  []bond.Event
@@ -62,7 +61,7 @@ type bonded struct {
 	waiting  [2]int // packets and bytes in lines, as of the last look
 }
 
-// now is the time of bonds: that of the hot path.
+// bondNow is the time of bonds: that of the hot path.
 func (e *Engine) bondNow() time.Duration { return time.Duration(e.now()) }
 
 // bond makes, changes or ends the sending half.
@@ -175,12 +174,17 @@ func (w *way) overhead() int {
 
 // end has what waits go by the peer's route.
 func (b *bonded) end() {
-	b.peer.bond.CompareAndSwap(b, nil)
 	b.mu.Lock()
-	b.gone = true
-	b.on.Store(false)
+	b.leave()
 	b.mu.Unlock()
 	b.rouse()
+}
+
+// leave has no more packets come to the bond. B.mu is held.
+func (b *bonded) leave() {
+	b.peer.bond.CompareAndSwap(b, nil)
+	b.gone = true
+	b.on.Store(false)
 }
 
 // rouse has the senders look, who may have something to do.
@@ -209,7 +213,7 @@ func (b *bonded) way(id bond.PathID) *way {
 // heardOf is told of feedback. It is called by an opener.
 func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	b.mu.Lock()
-	b.heard, b.unheard, b.tries = now, 0, 0
+	b.unheard, b.tries = 0, 0
 	b.on.Store(!b.gone)
 	for i := range f.NPaths {
 		if w := b.way(bond.PathID(f.Paths[i].ID)); w != nil {
@@ -230,13 +234,13 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 }
 
 // answered is told of an answer to an offer.
-func (b *bonded) answered(now time.Duration, seq uint32) {
+func (b *bonded) answered(seq uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if seq != b.offer && seq+1 != b.offer {
 		return
 	}
-	b.heard, b.unheard, b.tries = now, 0, 0
+	b.unheard, b.tries = 0, 0
 	b.on.Store(!b.gone)
 }
 
@@ -277,11 +281,18 @@ func (r *BondRule) matches(dscp uint8, proto uint8, ports [2]uint16) bool {
 
 // twice reports whether a packet is of a class that goes by two ways.
 func (b *bonded) twice(packet []byte) bool {
-	rules := b.rules.Load()
-	if rules == nil || len(*rules) == 0 {
+	if rules := b.rules.Load(); rules == nil || len(*rules) == 0 {
 		return false
 	}
-	dscp, proto, ports := classOf(packet)
+	return b.ruled(classOf(packet))
+}
+
+// ruled reports whether a rule is for packets of a class.
+func (b *bonded) ruled(dscp, proto uint8, ports [2]uint16) bool {
+	rules := b.rules.Load()
+	if rules == nil {
+		return false
+	}
 	for i := range *rules {
 		if (*rules)[i].matches(dscp, proto, ports) {
 			return true

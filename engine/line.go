@@ -244,11 +244,8 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 	b := l.b
 	began := time.Now()
 	now := began.Sub(o.e.began)
-	home := b.home == o
-	if home && b.closing != 0 && now >= b.closing {
-		b.peer.bond.CompareAndSwap(b, nil)
-		b.gone = true
-		b.on.Store(false)
+	if b.home == o && b.closing != 0 && now >= b.closing {
+		b.leave()
 		return now
 	}
 	if now >= b.send.Wake() {
@@ -275,7 +272,7 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		s = nil
 	}
 	blocked := false
-	for sealed < burstSize/2 && !blocked {
+	for sealed < burstSize/2 {
 		x := l.pop(began)
 		if x == nil {
 			b.send.Idle(now)

@@ -303,7 +303,7 @@ func (o *opener) control(s *session, kind byte, frame []byte) {
 		}
 		if offer.Answer {
 			if b := p.bond.Load(); b != nil {
-				b.answered(time.Duration(o.now), offer.Seq)
+				b.answered(offer.Seq)
 			}
 			return
 		}

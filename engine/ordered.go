@@ -160,15 +160,5 @@ func (r *ordered) urgent(packet []byte) bool {
 		return true
 	}
 	b := r.peer.bond.Load()
-	if b == nil {
-		return false
-	}
-	if rules := b.rules.Load(); rules != nil {
-		for i := range *rules {
-			if (*rules)[i].matches(dscp, proto, ports) {
-				return true
-			}
-		}
-	}
-	return false
+	return b != nil && b.ruled(dscp, proto, ports)
 }

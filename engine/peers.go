@@ -157,9 +157,7 @@ func (e *Engine) way(p *peer, via weft.Via) *way {
 // SetRoute says where data to a peer goes from now on. After the zero Via, it goes nowhere. A peer that is
 // not known has no route.
 func (e *Engine) SetRoute(id weft.NodeID, via weft.Via) {
-	if via.Method == weft.Direct {
-		via = weft.DirectVia(via.Link, via.Addr)
-	}
+	via = canonical(via)
 	e.mu.Lock()
 	p := e.peers[id]
 	if p == nil {
@@ -181,9 +179,7 @@ func (e *Engine) SetRoute(id weft.NodeID, via weft.Via) {
 // SetMTU says how long an inner packet by a via may be, in bytes, for what it becomes to pass whole; 0: as long as the
 // device's MTU. Longer ones are cut, if they are super-packets, or refused as routers do (package fit).
 func (e *Engine) SetMTU(id weft.NodeID, via weft.Via, inner int) {
-	if via.Method == weft.Direct {
-		via = weft.DirectVia(via.Link, via.Addr)
-	}
+	via = canonical(via)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.peers[id]; p != nil {
