@@ -41,6 +41,7 @@ func someNode() *rapid.Generator[weft.Node] {
 			}), 0, 2).Draw(t, "candidates"),
 			Online:  rapid.Bool().Draw(t, "online"),
 			Gateway: weft.NodeID(rapid.Uint32Range(0, 3).Draw(t, "gateway")),
+			Routes:  rapid.SliceOfN(rapid.Just(netip.MustParsePrefix("192.168.7.0/24")), 0, 1).Draw(t, "routes"),
 		}
 	})
 }

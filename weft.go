@@ -55,6 +55,10 @@ type Node struct {
 	// Gateway is set of a member that speaks plain WireGuard and nothing else: the node that it has its tunnel to,
 	// and that packets to its addresses go to.
 	Gateway NodeID `json:"gateway,omitempty"`
+	// Routes are the networks behind the node that it speaks for, approved: packets to them go to it, and may come from
+	// it. Sorted by address; 0.0.0.0/0 and ::/0 stand for an exit node. Of several nodes with one route the first by number that is
+	// reachable is used.
+	Routes []netip.Prefix `json:"routes,omitempty"`
 }
 
 // Plain reports whether the node speaks plain WireGuard: there are no paths to look for, only its gateway's.
@@ -65,7 +69,8 @@ func (n Node) Equal(o Node) bool {
 	return n.ID == o.ID && n.Name == o.Name && n.Key == o.Key && n.User == o.User && n.Gateway == o.Gateway &&
 		n.HomeRelay == o.HomeRelay && n.NAT == o.NAT && n.Online == o.Online && n.Ephemeral == o.Ephemeral &&
 		n.LastSeen.Equal(o.LastSeen) && n.Expires.Equal(o.Expires) &&
-		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Tags, o.Tags) && slices.Equal(n.Candidates, o.Candidates)
+		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Tags, o.Tags) && slices.Equal(n.Candidates, o.Candidates) &&
+		slices.Equal(n.Routes, o.Routes)
 }
 
 // A CandidateKind says where a candidate address comes from, in the words of RFC 8445 section 5.1.1.
@@ -218,6 +223,9 @@ type NetworkMap struct {
 	Service netip.Addr     `json:"service"` // overlay address of each node's own resolver; no node's address
 	// Ticket admits the node to every relay of the network (wire.Ticket); the server renews it in time.
 	Ticket []byte `json:"ticket,omitempty"`
+	// Rules are what the policy has this node let in.
+	Rules []Rule `json:"rules,omitempty"`
+	DNS   DNS    `json:"dns,omitzero"`
 }
 
 // A Change is what turns one version of a node's map into a later one. Absent fields leave things as they are.
@@ -228,11 +236,14 @@ type Change struct {
 	Remove  []NodeID `json:"remove,omitempty"`
 	Relays  []Relay  `json:"relays,omitzero"` // all of them, when any changed; empty: there are none left
 	Ticket  []byte   `json:"ticket,omitzero"`
+	Rules   []Rule   `json:"rules,omitzero"` // all of them, when any changed; empty: nothing is let in
+	DNS     *DNS     `json:"dns,omitempty"`
 }
 
 // Empty reports that the change would change nothing but the version.
 func (c Change) Empty() bool {
-	return c.Self == nil && len(c.Upsert) == 0 && len(c.Remove) == 0 && c.Relays == nil && c.Ticket == nil
+	return c.Self == nil && len(c.Upsert) == 0 && len(c.Remove) == 0 && c.Relays == nil && c.Ticket == nil &&
+		c.Rules == nil && c.DNS == nil
 }
 
 // Apply returns the map after the change. The receiver is left as it was; slices that did not change are
@@ -247,6 +258,12 @@ func (m NetworkMap) Apply(c Change) NetworkMap {
 	}
 	if c.Ticket != nil {
 		m.Ticket = c.Ticket
+	}
+	if c.Rules != nil {
+		m.Rules = c.Rules
+	}
+	if c.DNS != nil {
+		m.DNS = *c.DNS
 	}
 	if len(c.Upsert) == 0 && len(c.Remove) == 0 {
 		return m
