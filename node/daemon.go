@@ -50,7 +50,7 @@ type Daemon struct {
 	calls, posts chan func()
 	outbox       *outbox
 
-	session     *session
+	session     coordinator
 	stopSession context.CancelFunc
 	sessionDone chan struct{}
 	mesh        *mesh

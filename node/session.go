@@ -34,6 +34,16 @@ type sessionSink interface {
 	refused(*weft.Error)
 }
 
+// A coordinator is where the node's maps come from: it hands them to a sessionSink. Its methods but run may be called at
+// any time from any goroutine.
+type coordinator interface {
+	// run goes on until ctx ends or the node is refused for good.
+	run(ctx context.Context)
+	// logout asks that the others forget the node; it reports whether there was somebody to ask.
+	logout() bool
+	serverStatus() weft.ServerStatus
+}
+
 // A session keeps the stream to the coordinator up for as long as its context lives.
 type session struct {
 	state  *State
