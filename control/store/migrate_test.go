@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,14 +134,15 @@ func TestADatabaseOfTheFirstFormatIsBroughtUpToDate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := shape(t, s); got != want || strings.Count(got, "nodes") < 14 {
+		if got := shape(t, s); got != want || strings.Count(got, "nodes") < 20 {
 			t.Errorf("its tables are\n%sand those of a new file\n%s", got, want)
 		}
 		machine, _ := key.PublicFrom[key.Machine]([]byte{31: 1})
 		n := Node{ID: 7, Name: "web", IPv4: netip.MustParseAddr("100.64.0.2"), IPv6: netip.MustParseAddr("fd12::7"), User: "ana",
 			Machine: machine, Ephemeral: true, JoinKey: 4, Created: time.UnixMilli(5).UTC(), Expires: time.UnixMilli(6).UTC(), Seen: time.UnixMilli(8).UTC()}
 		if len(st.Nodes) != 1 || st.Nodes[0].Machine != n.Machine || st.Nodes[0].Name != n.Name || st.Nodes[0].Gateway != 0 ||
-			st.Nodes[0].IPv6 != n.IPv6 || st.Nodes[0].User != n.User || !st.Nodes[0].Seen.Equal(n.Seen) || len(st.Nodes[0].Tags) != 1 {
+			st.Nodes[0].IPv6 != n.IPv6 || st.Nodes[0].User != n.User || !st.Nodes[0].Seen.Equal(n.Seen) ||
+			!slices.Equal(st.Nodes[0].Tags, []string{"tag:x"}) || !st.Nodes[0].Approved.Equal(n.Created) || !st.Nodes[0].Disabled.IsZero() {
 			t.Errorf("nodes are %+v", st.Nodes)
 		}
 		if err := s.Apply(t.Context(), Batch{DropUser{Name: "ana"}}); !errors.Is(err, ErrConflict) {

@@ -18,7 +18,7 @@ import (
 
 // statements are prepared once: a thousand registrations in one batch parse no SQL.
 type statements struct {
-	network, user, noUser, key, node, noNode, relay, noRelay, revocation, noRevocation, seen *sql.Stmt
+	network, user, noUser, key, node, noNode, relay, noRelay, revocation, noRevocation, seen, document, noDocument *sql.Stmt
 
 	all []*sql.Stmt
 }
@@ -33,17 +33,21 @@ func (s *statements) prepare(ctx context.Context, c *sql.Conn) error {
 			name = excluded.name, ipv4 = excluded.ipv4, ipv6 = excluded.ipv6, next_node = excluded.next_node,
 			next_relay = excluded.next_relay, next_key = excluded.next_key, given = excluded.given
 			WHERE next_node <= excluded.next_node AND next_relay <= excluded.next_relay AND next_key <= excluded.next_key`},
-		{&s.user, `INSERT INTO users VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET created = excluded.created`},
+		{&s.user, `INSERT INTO users VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET
+			created = excluded.created, expires = excluded.expires, disabled = excluded.disabled, issuer = excluded.issuer,
+			subject = excluded.subject, email = excluded.email, display = excluded.display, groups = excluded.groups`},
 		{&s.noUser, `DELETE FROM users WHERE name = ?`},
-		{&s.key, `INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+		{&s.key, `INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			hash = excluded.hash, user = excluded.user, tags = excluded.tags, reusable = excluded.reusable,
 			ephemeral = excluded.ephemeral, relay = excluded.relay, created = excluded.created,
-			expires = excluded.expires, used = excluded.used, uses = excluded.uses, revoked = excluded.revoked`},
-		{&s.node, `INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+			expires = excluded.expires, used = excluded.used, uses = excluded.uses, revoked = excluded.revoked,
+			approved = excluded.approved`},
+		{&s.node, `INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			machine = excluded.machine, key = excluded.key, name = excluded.name, ipv4 = excluded.ipv4,
 			ipv6 = excluded.ipv6, user = excluded.user, tags = excluded.tags, ephemeral = excluded.ephemeral,
 			join_key = excluded.join_key, created = excluded.created, expires = excluded.expires, seen = excluded.seen,
-			gateway = excluded.gateway`},
+			gateway = excluded.gateway, approved = excluded.approved, disabled = excluded.disabled, rotation = excluded.rotation,
+			rotated = excluded.rotated, advertised = excluded.advertised, routes = excluded.routes`},
 		{&s.noNode, `DELETE FROM nodes WHERE id = ?`},
 		{&s.relay, `INSERT INTO relays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			machine = excluded.machine, key = excluded.key, name = excluded.name, url = excluded.url,
@@ -52,6 +56,8 @@ func (s *statements) prepare(ctx context.Context, c *sql.Conn) error {
 		{&s.revocation, `INSERT INTO revoked VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET until = excluded.until`},
 		{&s.noRevocation, `DELETE FROM revoked WHERE node = ?`},
 		{&s.seen, `UPDATE nodes SET seen = ? WHERE id = ?`},
+		{&s.document, `INSERT INTO documents VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET text = excluded.text, changed = excluded.changed`},
+		{&s.noDocument, `DELETE FROM documents WHERE name = ?`},
 	} {
 		st, err := c.PrepareContext(ctx, p.text)
 		if err != nil {
@@ -84,15 +90,17 @@ func (s *statements) apply(ctx context.Context, op Op) error {
 		}
 		return nil
 	case PutUser:
-		return exec(s.user, o.Name, millis(o.Created))
+		return exec(s.user, o.Name, millis(o.Created), millis(o.Expires), millis(o.Disabled), o.Issuer, o.Subject, o.Email,
+			o.Display, list(o.Groups))
 	case DropUser:
 		return exec(s.noUser, o.Name)
 	case PutKey:
 		return exec(s.key, o.ID, o.Hash[:], orNull(o.User), list(o.Tags), o.Reusable, o.Ephemeral, o.Relay,
-			millis(o.Created), millis(o.Expires), millis(o.Used), o.Uses, millis(o.Revoked))
+			millis(o.Created), millis(o.Expires), millis(o.Used), o.Uses, millis(o.Revoked), o.Approved)
 	case PutNode:
 		return exec(s.node, o.ID, machineOrNull(o.Machine), o.Key.Append(nil), o.Name, o.IPv4.String(), o.IPv6.String(),
-			orNull(o.User), list(o.Tags), o.Ephemeral, o.JoinKey, millis(o.Created), millis(o.Expires), millis(o.Seen), o.Gateway)
+			orNull(o.User), list(o.Tags), o.Ephemeral, o.JoinKey, millis(o.Created), millis(o.Expires), millis(o.Seen), o.Gateway,
+			millis(o.Approved), millis(o.Disabled), o.Rotation, millis(o.Rotated), list(o.Advertised), list(o.Routes))
 	case DropNode:
 		return exec(s.noNode, o.ID)
 	case PutRelay:
@@ -106,6 +114,10 @@ func (s *statements) apply(ctx context.Context, op Op) error {
 		return exec(s.noRevocation, o.Node)
 	case Seen:
 		return exec(s.seen, millis(o.At), o.Node)
+	case PutDocument:
+		return exec(s.document, o.Name, o.Text, millis(o.Changed))
+	case DropDocument:
+		return exec(s.noDocument, o.Name)
 	}
 	return fmt.Errorf("the database does not know how to keep a %T", op)
 }
@@ -115,25 +127,29 @@ func load(ctx context.Context, c *sql.Conn, st *State) error {
 		return fmt.Errorf("network: %w", err)
 	}
 	var err error
-	st.Users, err = rows(ctx, c, `SELECT name, created FROM users ORDER BY name`, func(r *sql.Rows, u *User) error {
-		return r.Scan(&u.Name, (*timeColumn)(&u.Created))
+	st.Users, err = rows(ctx, c, `SELECT name, created, expires, disabled, issuer, subject, email, display, groups
+		FROM users ORDER BY name`, func(r *sql.Rows, u *User) error {
+		return r.Scan(&u.Name, (*timeColumn)(&u.Created), (*timeColumn)(&u.Expires), (*timeColumn)(&u.Disabled), &u.Issuer, &u.Subject,
+			&u.Email, &u.Display, listColumn[string]{&u.Groups})
 	})
 	if err != nil {
 		return fmt.Errorf("users: %w", err)
 	}
-	st.Keys, err = rows(ctx, c, `SELECT id, hash, ifnull(user, ''), tags, reusable, ephemeral, relay, created, expires, used, uses, revoked
+	st.Keys, err = rows(ctx, c, `SELECT id, hash, ifnull(user, ''), tags, reusable, ephemeral, relay, created, expires, used, uses, revoked, approved
 		FROM keys ORDER BY id`, func(r *sql.Rows, k *JoinKey) error {
 		return r.Scan(&k.ID, bytesColumn(k.Hash[:]), &k.User, listColumn[string]{&k.Tags}, &k.Reusable, &k.Ephemeral, &k.Relay,
-			(*timeColumn)(&k.Created), (*timeColumn)(&k.Expires), (*timeColumn)(&k.Used), &k.Uses, (*timeColumn)(&k.Revoked))
+			(*timeColumn)(&k.Created), (*timeColumn)(&k.Expires), (*timeColumn)(&k.Used), &k.Uses, (*timeColumn)(&k.Revoked), &k.Approved)
 	})
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	st.Nodes, err = rows(ctx, c, `SELECT id, machine, key, name, ipv4, ipv6, ifnull(user, ''), tags, ephemeral, join_key, created, expires, seen, gateway
-		FROM nodes ORDER BY id`, func(r *sql.Rows, n *Node) error {
+	st.Nodes, err = rows(ctx, c, `SELECT id, machine, key, name, ipv4, ipv6, ifnull(user, ''), tags, ephemeral, join_key, created, expires, seen, gateway,
+		approved, disabled, rotation, rotated, advertised, routes FROM nodes ORDER BY id`, func(r *sql.Rows, n *Node) error {
 		return r.Scan(&n.ID, machineColumn{keyColumn[key.Machine]{&n.Machine}}, keyColumn[key.Node]{&n.Key}, &n.Name,
 			(*addrColumn)(&n.IPv4), (*addrColumn)(&n.IPv6), &n.User, listColumn[string]{&n.Tags}, &n.Ephemeral, &n.JoinKey,
-			(*timeColumn)(&n.Created), (*timeColumn)(&n.Expires), (*timeColumn)(&n.Seen), &n.Gateway)
+			(*timeColumn)(&n.Created), (*timeColumn)(&n.Expires), (*timeColumn)(&n.Seen), &n.Gateway,
+			(*timeColumn)(&n.Approved), (*timeColumn)(&n.Disabled), &n.Rotation, (*timeColumn)(&n.Rotated),
+			listColumn[netip.Prefix]{&n.Advertised}, listColumn[netip.Prefix]{&n.Routes})
 	})
 	if err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -155,6 +171,12 @@ func load(ctx context.Context, c *sql.Conn, st *State) error {
 	})
 	if err != nil {
 		return fmt.Errorf("revoked: %w", err)
+	}
+	st.Documents, err = rows(ctx, c, `SELECT name, text, changed FROM documents ORDER BY name`, func(r *sql.Rows, d *Document) error {
+		return r.Scan(&d.Name, &d.Text, (*timeColumn)(&d.Changed))
+	})
+	if err != nil {
+		return fmt.Errorf("documents: %w", err)
 	}
 	return nil
 }

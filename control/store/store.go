@@ -7,8 +7,8 @@
 // seam, small enough for a file on one machine ([OpenSQLite]) and for a database shared by several.
 //
 // The rules that must hold whatever the server believes are checked once more down here, so that a mistake
-// above becomes an error and not a corrupt network: names, keys and addresses are unique, counters never go
-// back, a node's user exists, a node has a machine key or a gateway. Every implementation runs the suite in storetest.
+// above becomes an error and not a corrupt network: names, keys, addresses and people's identities are unique, counters
+// never go back, a node's user exists, a node has a machine key or a gateway. Every implementation runs the suite in storetest.
 //
 // What changes by the second (who is online, where a node may be reached) is not kept. When a node was last
 // seen is, but only as it suits: [Seen] rides along with other records.
@@ -53,12 +53,13 @@ type Store interface {
 
 // A State is everything that is stored.
 type State struct {
-	Network Network
-	Users   []User
-	Keys    []JoinKey
-	Nodes   []Node
-	Relays  []Relay
-	Revoked []Revocation
+	Network   Network
+	Users     []User
+	Keys      []JoinKey
+	Nodes     []Node
+	Relays    []Relay
+	Revoked   []Revocation
+	Documents []Document
 }
 
 // Network is what there is one of. A zero Name means that the network was never set up.
@@ -80,8 +81,15 @@ type Span struct{ First, Last netip.Addr }
 
 // A User owns nodes.
 type User struct {
-	Name    string
-	Created time.Time
+	Name     string
+	Created  time.Time
+	Expires  time.Time // zero: never
+	Disabled time.Time // zero: not
+	// Issuer and Subject are who the user is at a provider of OpenID Connect; both or neither are empty, and no two users
+	// have the same. The rest is what the provider said last, for people and for policy.
+	Issuer, Subject string
+	Email, Display  string
+	Groups          []string
 }
 
 // A JoinKey lets machines in. The secret itself is not kept.
@@ -89,10 +97,11 @@ type JoinKey struct {
 	ID        uint32
 	Hash      [32]byte // SHA-256 of the secret
 	User      string   // who owns the nodes that join with it; empty: nobody
-	Tags      []string
+	Tags      []string // as "tag:NAME"
 	Reusable  bool
 	Ephemeral bool
 	Relay     bool // lets relays in, and no nodes
+	Approved  bool // the nodes need no approval
 	Created   time.Time
 	Expires   time.Time // zero: never
 	Used      time.Time // last; zero: never
@@ -109,13 +118,20 @@ type Node struct {
 	IPv4      netip.Addr
 	IPv6      netip.Addr
 	User      string
-	Tags      []string
+	Tags      []string // as "tag:NAME"
 	Ephemeral bool
 	JoinKey   uint32      // the number of the key that let it in; zero: the administrator did
 	Gateway   weft.NodeID // of one that speaks plain WireGuard; zero: it speaks weft
 	Created   time.Time
 	Expires   time.Time // zero: never
 	Seen      time.Time // when it was last online; zero: unknown
+	Approved  time.Time // zero: it waits for an administrator
+	Disabled  time.Time // zero: not
+	// Rotation counts the node keys that came before this one; Rotated is when it changed last, zero: never.
+	Rotation uint32
+	Rotated  time.Time
+	// Advertised are the networks that the node offers to speak for, Routes those of them, or of earlier ones, that it may.
+	Advertised, Routes []netip.Prefix
 }
 
 // A Relay is a stand-alone relay.
@@ -129,6 +145,13 @@ type Relay struct {
 type Revocation struct {
 	Node  weft.NodeID
 	Until time.Time
+}
+
+// A Document is a text that the administrator keeps with the server. Its name says what it is for: "policy", "dns".
+type Document struct {
+	Name    string
+	Text    string
+	Changed time.Time
 }
 
 // A Batch is what becomes durable at once.
@@ -150,6 +173,8 @@ type (
 	DropRelay      struct{ ID weft.RelayID }
 	PutRevocation  Revocation
 	DropRevocation struct{ Node weft.NodeID }
+	PutDocument    Document
+	DropDocument   struct{ Name string }
 
 	// Seen notes when a node was last online; of a node that is gone it does nothing.
 	Seen struct {
@@ -168,6 +193,8 @@ func (PutRelay) op()       {}
 func (DropRelay) op()      {}
 func (PutRevocation) op()  {}
 func (DropRevocation) op() {}
+func (PutDocument) op()    {}
+func (DropDocument) op()   {}
 func (Seen) op()           {}
 
 // Precision is the unit in which times are kept.

@@ -32,6 +32,7 @@ type tables struct {
 	nodes   map[weft.NodeID]store.Node
 	relays  map[weft.RelayID]store.Relay
 	revoked map[weft.NodeID]store.Revocation
+	docs    map[string]store.Document
 	unique  map[any]any // what may be there once -> whose it is
 }
 
@@ -43,6 +44,8 @@ type (
 	ofNode    weft.NodeID
 	ofRelay   weft.RelayID
 	ofKey     uint32
+	ofUser    string
+	identity  struct{ issuer, subject string }
 )
 
 // Load implements [store.Store].
@@ -55,7 +58,7 @@ func (m *Memory) Load(context.Context) (store.State, error) {
 		Keys:    sorted(m.st.keys),
 		Nodes:   sorted(m.st.nodes),
 		Relays:  sorted(m.st.relays),
-		Revoked: sorted(m.st.revoked),
+		Revoked: sorted(m.st.revoked), Documents: sorted(m.st.docs),
 	}
 	st.Network.Given = slices.Clone(st.Network.Given)
 	return st, nil
@@ -97,6 +100,7 @@ func (t tables) clone() tables {
 	t.nodes = cloned(t.nodes)
 	t.relays = cloned(t.relays)
 	t.revoked = cloned(t.revoked)
+	t.docs = cloned(t.docs)
 	t.unique = cloned(t.unique)
 	return t
 }
@@ -117,7 +121,19 @@ func (t *tables) apply(op store.Op) error {
 		t.network = store.Network(o)
 		t.network.Given = slices.Clone(o.Given)
 	case store.PutUser:
-		t.users[o.Name] = store.User{Name: o.Name, Created: kept(o.Created)}
+		if (o.Issuer == "") != (o.Subject == "") {
+			return fmt.Errorf("%w: user %s has half an identity", store.ErrConflict, o.Name)
+		}
+		var values []any
+		if o.Issuer != "" {
+			values = append(values, identity{o.Issuer, o.Subject})
+		}
+		if err := t.claim(ofUser(o.Name), "", values...); err != nil {
+			return err
+		}
+		o.Groups = emptyIsNil(o.Groups)
+		o.Created, o.Expires, o.Disabled = kept(o.Created), kept(o.Expires), kept(o.Disabled)
+		t.users[o.Name] = store.User(o)
 	case store.DropUser:
 		for _, n := range t.nodes {
 			if n.User == o.Name && o.Name != "" {
@@ -129,6 +145,7 @@ func (t *tables) apply(op store.Op) error {
 				return fmt.Errorf("%w: user %s has keys", store.ErrConflict, o.Name)
 			}
 		}
+		t.release(ofUser(o.Name))
 		delete(t.users, o.Name)
 	case store.PutKey:
 		if err := t.claim(ofKey(o.ID), o.User, o.Hash); err != nil {
@@ -148,8 +165,9 @@ func (t *tables) apply(op store.Op) error {
 		if err := t.claim(ofNode(o.ID), o.User, values...); err != nil {
 			return err
 		}
-		o.Tags = emptyIsNil(o.Tags)
+		o.Tags, o.Advertised, o.Routes = emptyIsNil(o.Tags), emptyIsNil(o.Advertised), emptyIsNil(o.Routes)
 		o.Created, o.Expires, o.Seen = kept(o.Created), kept(o.Expires), kept(o.Seen)
+		o.Approved, o.Disabled, o.Rotated = kept(o.Approved), kept(o.Disabled), kept(o.Rotated)
 		t.nodes[o.ID] = store.Node(o)
 	case store.DropNode:
 		t.release(ofNode(o.ID))
@@ -173,6 +191,10 @@ func (t *tables) apply(op store.Op) error {
 			n.Seen = kept(o.At)
 			t.nodes[o.Node] = n
 		}
+	case store.PutDocument:
+		t.docs[o.Name] = store.Document{Name: o.Name, Text: o.Text, Changed: kept(o.Changed)}
+	case store.DropDocument:
+		delete(t.docs, o.Name)
 	default:
 		return fmt.Errorf("unknown operation")
 	}

@@ -33,6 +33,7 @@ func Run(t *testing.T, make func(t *testing.T) (open func() store.Store)) {
 		{"DroppingWhatIsNotThereDoesNothing", testDropMissing},
 		{"SeenTouchesNothingElse", testSeen},
 		{"ANodeHasAMachineKeyOrAGateway", testGateway},
+		{"AnIdentityIsOneUsers", testIdentity},
 		{"ItDoesWhatTheStoreInMemoryDoes", testModel},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -145,34 +146,43 @@ func testEmpty(t *testing.T, s *subject) {
 
 func testRoundTrip(t *testing.T, s *subject) {
 	n := node(7)
-	n.User, n.Tags, n.Ephemeral, n.JoinKey = "ana@example.org", []string{"robot", `a"b,c`}, true, 4
+	n.User, n.Tags, n.Ephemeral, n.JoinKey = "ana@example.org", []string{"tag:robot", `a"b,c`}, true, 4
 	n.Expires, n.Seen = day.Add(time.Hour), day.Add(time.Minute)
+	n.Approved, n.Disabled, n.Rotation, n.Rotated = day.Add(2*time.Hour), day.Add(3*time.Hour), 7, day.Add(4*time.Hour)
+	n.Advertised = []netip.Prefix{netip.MustParsePrefix("192.168.142.0/24"), netip.MustParsePrefix("2001:db8::/48"), netip.MustParsePrefix("0.0.0.0/0")}
+	n.Routes = n.Advertised[:1]
+	u := store.PutUser{
+		Name: "ana@example.org", Created: day, Expires: day.Add(time.Hour), Disabled: day.Add(time.Minute), Issuer: "https://id.example",
+		Subject: "4711", Email: "ana@example.org", Display: "Ana \"the\" Admin", Groups: []string{"admins", "c,d"},
+	}
+	d := store.PutDocument{Name: "policy", Text: "{\n\t// all\n}\n", Changed: day}
 	k := joinKey(4)
-	k.User, k.Tags, k.Reusable, k.Ephemeral, k.Relay = "ana@example.org", []string{"robot"}, true, true, true
+	k.User, k.Tags, k.Reusable, k.Ephemeral, k.Relay, k.Approved = "ana@example.org", []string{"tag:robot"}, true, true, true, true
 	k.Expires, k.Used, k.Uses, k.Revoked = day.Add(1), day.Add(time.Millisecond), 3, day.Add(time.Second)
 	r := relay(2)
 	r.UDP = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:3478"), netip.MustParseAddrPort("[2001:db8::1]:3478")}
 	r.UDPPort, r.Fingerprint = 3478, []byte{0, 1, 255}
 	last := store.PutRevocation{Node: 1<<32 - 1, Until: day}
 
-	s.apply(network, store.PutUser{Name: "ana@example.org", Created: day}, n, k, r, last)
+	s.apply(network, u, n, k, r, last, d)
 	s.reopen()
 	k.Expires = day // to the millisecond
 	want := store.State{
-		Network: store.Network(network), Users: []store.User{{Name: "ana@example.org", Created: day}},
+		Network: store.Network(network), Users: []store.User{store.User(u)},
 		Keys: []store.JoinKey{store.JoinKey(k)}, Nodes: []store.Node{store.Node(n)}, Relays: []store.Relay{store.Relay(r)},
-		Revoked: []store.Revocation{store.Revocation(last)},
+		Revoked: []store.Revocation{store.Revocation(last)}, Documents: []store.Document{store.Document(d)},
 	}
 	if d := cmp.Diff(want, s.load(), compare); d != "" {
 		t.Error(d)
 	}
 
 	n.Name, n.User, n.Tags, n.Expires, n.Key = "renamed", "", nil, time.Time{}, public[key.Node](99)
+	n.Approved, n.Disabled, n.Rotation, n.Rotated, n.Advertised, n.Routes = time.Time{}, time.Time{}, 8, day, nil, nil
 	r.UDP, r.Fingerprint, r.URL = nil, nil, "http://other.example"
-	k.User, k.Uses = "", 4
-	s.apply(n, r, k, store.DropUser{Name: "ana@example.org"}, store.DropRevocation{Node: last.Node})
+	k.User, k.Uses, k.Approved = "", 4, false
+	s.apply(n, r, k, store.DropUser{Name: "ana@example.org"}, store.DropRevocation{Node: last.Node}, store.DropDocument{Name: "policy"})
 	s.reopen()
-	want.Users, want.Revoked = nil, nil
+	want.Users, want.Revoked, want.Documents = nil, nil, nil
 	want.Keys[0], want.Nodes[0], want.Relays[0] = store.JoinKey(k), store.Node(n), store.Relay(r)
 	if d := cmp.Diff(want, s.load(), compare); d != "" {
 		t.Error(d)
@@ -272,8 +282,33 @@ func testUsers(_ *testing.T, s *subject) {
 	s.apply(k, store.DropUser{Name: "u"})
 }
 
+func testIdentity(t *testing.T, s *subject) {
+	one := store.PutUser{Name: "u", Created: day, Issuer: "https://id.example", Subject: "1", Email: "u@example.org"}
+	two, half := one, one
+	two.Name, half.Name, half.Subject = "v", "w", ""
+	s.apply(one, store.PutUser{Name: "x"}, store.PutUser{Name: "y"}) // many have none
+	s.refuses("a second user of the same identity", two)
+	s.refuses("half an identity", half)
+	two.Subject = "2"
+	s.apply(two) // the same e-mail address is no matter
+	two.Subject = "1"
+	s.refuses("a user who takes over another's identity", two)
+	// A user is renamed: the identity goes over within the batch.
+	bare := store.PutUser{Name: "u", Created: day}
+	one.Name = "renamed"
+	s.apply(bare, one, store.DropUser{Name: "u"})
+	s.reopen()
+	var names []string
+	for _, u := range s.load().Users {
+		names = append(names, u.Name+" "+u.Subject)
+	}
+	if d := cmp.Diff([]string{"renamed 1", "v 2", "x ", "y "}, names); d != "" {
+		t.Error(d)
+	}
+}
+
 func testDropMissing(_ *testing.T, s *subject) {
-	s.apply(store.DropUser{Name: "u"}, store.DropNode{ID: 1}, store.DropRelay{ID: 1}, store.DropRevocation{Node: 1},
+	s.apply(store.DropDocument{Name: "policy"}, store.DropUser{Name: "u"}, store.DropNode{ID: 1}, store.DropRelay{ID: 1}, store.DropRevocation{Node: 1},
 		store.Seen{Node: 1, At: day})
 }
 
@@ -317,7 +352,7 @@ func testModel(t *testing.T, s *subject) {
 		id := small.Draw(rt, "id")
 		other := small.Draw(rt, "other")
 		user := rapid.SampledFrom([]string{"", "", "u", "v"}).Draw(rt, "user")
-		switch rapid.IntRange(0, 10).Draw(rt, "op") {
+		switch rapid.IntRange(0, 13).Draw(rt, "op") {
 		case 0:
 			n := network
 			n.NextNode = weft.NodeID(id)
@@ -354,6 +389,16 @@ func testModel(t *testing.T, s *subject) {
 			return store.DropRelay{ID: weft.RelayID(id)}
 		case 9:
 			return store.PutRevocation{Node: weft.NodeID(id), Until: day.Add(time.Duration(other) * time.Hour)}
+		case 10:
+			u := store.PutUser{Name: "v", Issuer: "i", Subject: string('a' + rune(id))}
+			if other < 3 {
+				u.Name = "u"
+			}
+			return u
+		case 11:
+			return store.PutDocument{Name: "d" + user, Text: string('a' + rune(id)), Changed: day}
+		case 12:
+			return store.DropDocument{Name: "d" + user}
 		default:
 			return store.Seen{Node: weft.NodeID(id), At: day.Add(time.Duration(other) * time.Hour)}
 		}
