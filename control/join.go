@@ -130,7 +130,7 @@ func (t *tx) register(c *session, h *wire.Hello) error {
 	}
 	e := entry{Node: store.Node{
 		Machine: c.machine, Key: h.NodeKey, Name: t.s.index.names.free(h.Name), User: k.User, Tags: k.Tags,
-		Ephemeral: k.Ephemeral, JoinKey: k.ID, Created: t.stamp(),
+		Ephemeral: k.Ephemeral, JoinKey: k.ID, Created: t.stamp(), Approved: t.stamp(),
 	}}
 	if err := t.number(&e); err != nil {
 		return err

@@ -68,9 +68,9 @@ func TestAKeySaysWhoseANodeIsAndWhatItIs(t *testing.T) {
 		if _, err := w.CreateUser(ctx, "ana@example.org"); err != nil {
 			t.Fatal(err)
 		}
-		m := w.join(KeyRequest{User: "ana@example.org", Tags: []string{"robot", "arm"}, Ephemeral: true}, "arm")
+		m := w.join(KeyRequest{User: "ana@example.org", Tags: []string{"robot", "tag:arm"}, Ephemeral: true}, "arm")
 		self := m.current().Self
-		if self.User != "ana@example.org" || !slices.Equal(self.Tags, []string{"robot", "arm"}) || !self.Ephemeral {
+		if self.User != "ana@example.org" || !slices.Equal(self.Tags, []string{"tag:robot", "tag:arm"}) || !self.Ephemeral {
 			t.Errorf("%+v", self)
 		}
 	})

@@ -21,10 +21,14 @@ func (s *Server) load(ctx context.Context, c Config) error {
 	t := &tx{s: s, now: time.Now()}
 	t.snapshot = snapshot{
 		// Every start begins a new epoch: what nodes say of themselves is not stored, so an old version means nothing.
-		version: 1, logFrom: 1, revision: 1, net: st.Network, users: make(map[string]store.User), superseded: make(chan struct{}),
+		version: 1, logFrom: 1, revision: 1, net: st.Network, users: make(map[string]store.User),
+		documents: make(map[string]store.Document), superseded: make(chan struct{}),
 	}
 	for _, u := range st.Users {
 		t.users[u.Name] = u
+	}
+	for _, d := range st.Documents {
+		t.documents[d.Name] = d
 	}
 	for _, k := range st.Keys {
 		t.keys = t.keys.set(k.ID, &k)

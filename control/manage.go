@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"weft"
@@ -146,9 +147,13 @@ func (s *Server) CreateKey(ctx context.Context, r KeyRequest) (KeyInfo, wire.Tok
 		if err := t.checkKey(r); err != nil {
 			return err
 		}
+		tags, err := cleanTags(r.Tags)
+		if err != nil {
+			return err
+		}
 		n := t.net
 		k = store.JoinKey{
-			ID: n.NextKey, Hash: hashSecret(token.Secret[:]), User: r.User, Tags: slices.Clone(r.Tags), Reusable: r.Reusable,
+			ID: n.NextKey, Hash: hashSecret(token.Secret[:]), User: r.User, Tags: tags, Reusable: r.Reusable,
 			Ephemeral: r.Ephemeral, Relay: r.Relay, Created: t.stamp(),
 		}
 		if r.Lifetime > 0 {
@@ -177,18 +182,30 @@ func (t *tx) checkKey(r KeyRequest) error {
 		return sentence(weft.CodeBadRequest, "a key cannot live for %v: give it up to 100 years, or no end", r.Lifetime)
 	case r.Relay && (r.User != "" || len(r.Tags) > 0 || r.Ephemeral):
 		return sentence(weft.CodeBadRequest, "a relay has no user and no tags and is not ephemeral: leave these out")
-	case len(r.Tags) > maxTags:
-		return sentence(weft.CodeBadRequest, "%d tags are more than the %d that a node can have", len(r.Tags), maxTags)
-	}
-	for i, tag := range r.Tags {
-		if tag == "" || weft.CleanName(tag) != tag {
-			return sentence(weft.CodeBadRequest, "%q cannot be a tag: it may have lower-case letters, digits and single hyphens in between", tag)
-		}
-		if slices.Contains(r.Tags[:i], tag) {
-			return sentence(weft.CodeBadRequest, "the tag %s is given twice", tag)
-		}
 	}
 	return nil
+}
+
+// tagPrefix begins every tag as it is kept and as policies write it.
+const tagPrefix = "tag:"
+
+// cleanTags makes tags as they are kept of what a person wrote, with "tag:" in front or without.
+func cleanTags(said []string) ([]string, error) {
+	if len(said) > maxTags {
+		return nil, sentence(weft.CodeBadRequest, "%d tags are more than the %d that a node can have", len(said), maxTags)
+	}
+	var tags []string
+	for _, tag := range said {
+		name := strings.TrimPrefix(tag, tagPrefix)
+		if name == "" || weft.CleanName(name) != name {
+			return nil, sentence(weft.CodeBadRequest, "%q cannot be a tag: it may have lower-case letters, digits and single hyphens in between", tag)
+		}
+		if slices.Contains(tags, tagPrefix+name) {
+			return nil, sentence(weft.CodeBadRequest, "the tag %s is given twice", name)
+		}
+		tags = append(tags, tagPrefix+name)
+	}
+	return tags, nil
 }
 
 // ExpireKey brings the end of a join key forward. It cannot be put off: a key that has ended has ended.

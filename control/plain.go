@@ -30,7 +30,11 @@ func (s *Server) CreatePlain(ctx context.Context, r PlainRequest) (PlainAnswer, 
 	var e entry
 	a := PlainAnswer{Schema: weft.SchemaVersion}
 	err := s.do(ctx, func(t *tx) error {
-		if err := t.checkKey(KeyRequest{User: r.User, Tags: r.Tags}); err != nil {
+		if err := t.checkKey(KeyRequest{User: r.User}); err != nil {
+			return err
+		}
+		tags, err := cleanTags(r.Tags)
+		if err != nil {
 			return err
 		}
 		if _, ok := t.s.index.keys[r.Key]; ok {
@@ -41,7 +45,8 @@ func (s *Server) CreatePlain(ctx context.Context, r PlainRequest) (PlainAnswer, 
 			return err
 		}
 		e = entry{Node: store.Node{
-			Key: r.Key, Name: t.s.index.names.free(r.Name), User: r.User, Tags: slices.Clone(r.Tags), Created: t.stamp(), Gateway: gateway.ID,
+			Key: r.Key, Name: t.s.index.names.free(r.Name), User: r.User, Tags: tags, Created: t.stamp(), Gateway: gateway.ID,
+			Approved: t.stamp(),
 		}}
 		if r.Lifetime > 0 {
 			e.Expires = t.stamp().Add(r.Lifetime).Truncate(store.Precision)

@@ -28,6 +28,8 @@ type snapshot struct {
 	nodes  tree[*entry]
 	relays relays
 
+	documents map[string]store.Document // by name; replaced, never changed
+
 	// revoked are the nodes whose tickets no relay honours any more, with the time until which that must be
 	// remembered; zero for expired nodes, which are revoked for as long as they are expired.
 	revoked  tree[time.Time]
@@ -71,7 +73,7 @@ func (e *entry) node() weft.Node {
 	return weft.Node{
 		ID: e.ID, Name: e.Name, Key: e.Key, Addrs: []netip.Addr{e.IPv4, e.IPv6}, User: e.User, Tags: e.Tags,
 		Candidates: e.candidates, HomeRelay: e.home, NAT: e.nat, Online: e.online, LastSeen: e.Seen,
-		Ephemeral: e.Ephemeral, Expires: e.Expires, Gateway: e.Gateway,
+		Ephemeral: e.Ephemeral, Expires: e.Expires, Gateway: e.Gateway, Routes: e.Routes,
 	}
 }
 

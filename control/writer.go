@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -257,6 +258,14 @@ func (t *tx) putRelays(alone []relayEntry, visible bool) {
 func (t *tx) putKey(k store.JoinKey) {
 	t.keys = t.keys.set(k.ID, &k)
 	t.durable = append(t.durable, store.PutKey(k))
+}
+
+// putDocument makes a text the document of that name.
+func (t *tx) putDocument(name, text string) {
+	d := store.Document{Name: name, Text: text, Changed: t.stamp()}
+	t.documents = maps.Clone(t.documents)
+	t.documents[name] = d
+	t.durable = append(t.durable, store.PutDocument(d))
 }
 
 // keepHouse stores what was noted in passing and forgets revocations that time has overtaken.
