@@ -223,8 +223,8 @@ type NetworkMap struct {
 	Service netip.Addr     `json:"service"` // overlay address of each node's own resolver; no node's address
 	// Ticket admits the node to every relay of the network (wire.Ticket); the server renews it in time.
 	Ticket []byte `json:"ticket,omitempty"`
-	// Rules are what the policy has this node let in.
-	Rules []Rule `json:"rules,omitempty"`
+	// Rules are what the policy has this node let in. Nil: the server knows no policy, and everything is let in; empty: nothing is.
+	Rules []Rule `json:"rules,omitzero"`
 	DNS   DNS    `json:"dns,omitzero"`
 }
 
