@@ -63,7 +63,7 @@ func fail(rcode int) func(miekg.ResponseWriter, *miekg.Msg) {
 func silent(miekg.ResponseWriter, *miekg.Msg) {}
 
 func forwardTo(list ...netip.AddrPort) func(*Config) {
-	return func(c *Config) { c.Upstreams = func() []netip.AddrPort { return list } }
+	return func(c *Config) { c.Upstreams = func(string) []netip.AddrPort { return list } }
 }
 
 // hasten makes a server give up on upstreams early.
@@ -298,7 +298,7 @@ func TestTheServerNeverAsksItself(t *testing.T) {
 		}
 	}
 	var self atomic.Pointer[netip.AddrPort]
-	_, at := start(t, func(c *Config) { c.Upstreams = func() []netip.AddrPort { return []netip.AddrPort{*self.Load()} } })
+	_, at := start(t, func(c *Config) { c.Upstreams = func(string) []netip.AddrPort { return []netip.AddrPort{*self.Load()} } })
 	self.Store(&at)
 	if got := said(exchange(t, "udp", query("example.com.", miekg.TypeA), at)); got != "REFUSED" {
 		t.Errorf("told %s", got)

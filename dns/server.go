@@ -52,8 +52,9 @@ const (
 
 // Config says where a server listens and whom it asks.
 type Config struct {
-	// Zone to begin with.
-	Zone *Zone
+	// Zone and Split to begin with.
+	Zone  *Zone
+	Split Split
 
 	// Listen are the addresses, UDP and TCP each. Port 0 takes a free one.
 	Listen []netip.AddrPort
@@ -66,9 +67,9 @@ type Config struct {
 	// TCP of a network stack that is not the system's.
 	Bind func(netip.AddrPort) (net.PacketConn, net.Listener, error)
 
-	// Upstreams are asked for what is not the zone's, best first. It is called
-	// for each such question and may be nil.
-	Upstreams func() []netip.AddrPort
+	// Upstreams are asked for a name that is neither the zone's nor in the split, best first. It is called for each
+	// such question and may be nil.
+	Upstreams func(name string) []netip.AddrPort
 
 	// Allow says who may ask. Nil allows loopback and the addresses listened
 	// on, which is this machine.
@@ -80,9 +81,10 @@ type Config struct {
 
 // Server answers questions. Its methods may be called at once.
 type Server struct {
-	cfg  Config
-	log  *slog.Logger
-	zone atomic.Pointer[Zone]
+	cfg   Config
+	log   *slog.Logger
+	zone  atomic.Pointer[Zone]
+	split atomic.Pointer[Split]
 
 	forwards  chan struct{} // one token per question that waits for an upstream
 	inFlight  singleflight.Group
@@ -110,13 +112,16 @@ func NewServer(cfg Config) (*Server, error) {
 		s.log = slog.Default()
 	}
 	s.lifetime, s.endOfLife = context.WithCancel(context.Background())
-	s.zone.Store(cfg.Zone)
+	s.Replace(cfg.Zone, cfg.Split)
 	s.addrs.Store(new([]netip.AddrPort))
 	return s, nil
 }
 
-// Replace takes another zone for all questions from now on.
-func (s *Server) Replace(z *Zone) { s.zone.Store(z) }
+// Replace takes another zone and split for all questions from now on.
+func (s *Server) Replace(z *Zone, split Split) {
+	s.zone.Store(z)
+	s.split.Store(&split)
+}
 
 // Lookup is that of the current zone.
 func (s *Server) Lookup(name string) []netip.Addr { return s.zone.Load().Lookup(name) }
@@ -325,10 +330,17 @@ func (s *Server) reply(from netip.Addr, r *miekg.Msg) *miekg.Msg {
 
 // forward asks upstreams and fills in the reply.
 func (s *Server) forward(r, reply *miekg.Msg) *miekg.Msg {
-	var upstreams []netip.AddrPort
-	if s.cfg.Upstreams != nil {
-		upstreams = slices.DeleteFunc(slices.Clone(s.cfg.Upstreams()), s.isSelf)
+	name := r.Question[0].Name
+	upstreams, split := s.split.Load().For(name)
+	switch {
+	case split && len(upstreams) == 0:
+		reply.Rcode = miekg.RcodeNameError
+		reply.Ns = append(reply.Ns, s.zone.Load().soa(name)) // RFC 2308: how long that may be remembered
+		return reply
+	case !split && s.cfg.Upstreams != nil:
+		upstreams = s.cfg.Upstreams(name)
 	}
+	upstreams = slices.DeleteFunc(slices.Clone(upstreams), s.isSelf)
 	if len(upstreams) == 0 {
 		reply.Rcode = miekg.RcodeRefused
 		return reply

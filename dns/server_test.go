@@ -180,12 +180,12 @@ func TestAnAnswerThatDoesNotFitIsCutAndComesWholeByTCP(t *testing.T) {
 	for i := range 200 {
 		many = append(many, netip.AddrFrom4([4]byte{100, 64, 1, byte(i)}))
 	}
-	z, err := NewZone("weft.internal", []Record{{"farm", many}})
+	z, err := NewZone("weft.internal", []Record{{Name: "farm", Addrs: many}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, at := start(t, nil)
-	s.Replace(z)
+	s.Replace(z, Split{})
 	for _, tc := range []struct {
 		network string
 		size    uint16
@@ -238,13 +238,13 @@ func TestAChangeOfTheZoneNeverMakesAQuestionFail(t *testing.T) {
 	one, two := addrs("100.64.0.1"), addrs("100.64.0.2")
 	zones := make([]*Zone, 2)
 	for i, a := range [][]netip.Addr{one, two} {
-		z, err := NewZone("weft.internal", []Record{{"laptop", a}})
+		z, err := NewZone("weft.internal", []Record{{Name: "laptop", Addrs: a}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		zones[i] = z
 	}
-	s.Replace(zones[0])
+	s.Replace(zones[0], Split{})
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -253,7 +253,7 @@ func TestAChangeOfTheZoneNeverMakesAQuestionFail(t *testing.T) {
 			case <-done:
 				return
 			default:
-				s.Replace(zones[i%2])
+				s.Replace(zones[i%2], Split{})
 			}
 		}
 	})

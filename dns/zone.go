@@ -10,6 +10,10 @@
 // (host.Resolver knows them; with systemd-resolved there are none, because nothing
 // else comes).
 //
+// Names that are not the zone's go to whoever the administrator says answers for their domain (a [Split]), else to
+// those servers. What the administrator wrote down as a name with its addresses is the zone's, below its domain or not, and
+// goes before a node of that name.
+//
 // # What it refuses
 //
 // A name below our domain, or of an address in the overlay's ranges, is never
@@ -41,12 +45,15 @@ const TTL = 10 * time.Second
 
 const ttlSeconds = uint32(TTL / time.Second)
 
-// Record is a node.
+// Record is a node, or a name that the administrator wrote down.
 type Record struct {
-	// Name of the node below the domain, as a rule one label ("laptop"). Letters
-	// mean the same in upper and lower case.
+	// Name below the domain, of a node as a rule one label ("laptop"). Of what is Written a final dot means that it is
+	// complete ("printer.example."). Letters mean the same in upper and lower case.
 	Name  string
 	Addrs []netip.Addr
+	// Written by the administrator: it goes before a node of the same name, wherever it stands in the list, and gives its
+	// name to addresses that are no node's.
+	Written bool
 }
 
 // Zone is the table of names. It does not change, so all its methods may be called
@@ -55,6 +62,7 @@ type Zone struct {
 	domain  string
 	nodes   map[string]node // by canonical name: lower case, with the final dot
 	apexes  map[string]bool // canonical names of the domains that are ours
+	alone   map[string]bool // canonical names that are ours without what is below them
 	refused []string
 }
 
@@ -79,6 +87,7 @@ func NewZone(domain string, records []Record, ranges ...netip.Prefix) (*Zone, er
 		domain: domain,
 		nodes:  map[string]node{domain: {}},
 		apexes: map[string]bool{domain: true},
+		alone:  make(map[string]bool),
 	}
 	for _, p := range ranges {
 		for _, d := range ReverseDomains(p) {
@@ -86,36 +95,65 @@ func NewZone(domain string, records []Record, ranges ...netip.Prefix) (*Zone, er
 		}
 	}
 	taken := make(map[string]bool, len(records))
-	for _, r := range records {
-		name := strings.TrimSuffix(miekg.CanonicalName(r.Name), ".") + "." + domain
-		if !isHostName(strings.TrimSuffix(name, ".")) || taken[name] {
-			z.refused = append(z.refused, r.Name)
-			continue
-		}
-		taken[name] = true
-		var n node
-		for _, a := range r.Addrs {
-			if a = a.Unmap().WithZone(""); !a.IsValid() || slices.Contains(n.addrs, a) {
+	for _, written := range []bool{true, false} {
+		for _, r := range records {
+			if r.Written != written {
 				continue
 			}
-			n.addrs = append(n.addrs, a)
-			reverse := reverseName(a)
-			if _, ok := z.apex(reverse); !ok {
-				z.apexes[reverse] = true // an address outside the ranges is a zone of its own
+			name := z.fullName(r)
+			if !isHostName(strings.TrimSuffix(name, ".")) || taken[name] {
+				z.refused = append(z.refused, r.Name)
+				continue
 			}
-			if z.nodes[reverse].host == "" {
-				z.put(reverse, node{host: name})
+			taken[name] = true
+			var n node
+			for _, a := range r.Addrs {
+				if a = a.Unmap().WithZone(""); a.IsValid() && !slices.Contains(n.addrs, a) {
+					n.addrs = append(n.addrs, a)
+				}
+			}
+			if _, ok := z.apex(name); !ok {
+				z.alone[name] = true
+			}
+			z.put(name, n)
+		}
+	}
+	for _, written := range []bool{false, true} {
+		for _, r := range records {
+			if r.Written == written {
+				z.nameAddrs(z.fullName(r))
 			}
 		}
-		z.put(name, n)
 	}
 	return z, nil
+}
+
+// fullName is the canonical name of a record.
+func (z *Zone) fullName(r Record) string {
+	if r.Written && strings.HasSuffix(r.Name, ".") {
+		return miekg.CanonicalName(r.Name)
+	}
+	return strings.TrimSuffix(miekg.CanonicalName(r.Name), ".") + "." + z.domain
+}
+
+// nameAddrs gives the addresses at a name that name, where they have none.
+func (z *Zone) nameAddrs(name string) {
+	for _, a := range z.nodes[name].addrs {
+		reverse := reverseName(a)
+		if z.nodes[reverse].host != "" {
+			continue
+		}
+		if _, ok := z.apex(reverse); !ok {
+			z.alone[reverse] = true // an address outside the ranges
+		}
+		z.put(reverse, node{host: name})
+	}
 }
 
 // put adds a node, and those above it that are not there yet.
 func (z *Zone) put(name string, n node) {
 	z.nodes[name] = n
-	for !z.apexes[name] {
+	for !z.apexes[name] && !z.alone[name] {
 		_, name, _ = strings.Cut(name, ".")
 		if _, ok := z.nodes[name]; ok {
 			return
@@ -126,12 +164,35 @@ func (z *Zone) put(name string, n node) {
 
 // apex is the domain of ours that a name is in.
 func (z *Zone) apex(name string) (apex string, ours bool) {
+	if z.alone[name] {
+		return name, true
+	}
 	for off, end := 0, false; !end; off, end = miekg.NextLabel(name, off) {
 		if z.apexes[name[off:]] {
 			return name[off:], true
 		}
 	}
 	return "", false
+}
+
+// Elsewhere are the names, without the final dot, that the zone answers for and that are neither below its domain nor of
+// addresses in its ranges. For routing them to our server; those of addresses come last.
+func (z *Zone) Elsewhere() []string {
+	names := make([]string, 0, len(z.alone))
+	for name := range z.alone {
+		names = append(names, strings.TrimSuffix(name, "."))
+	}
+	slices.Sort(names)
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch ra, rb := strings.HasSuffix(a, ".arpa"), strings.HasSuffix(b, ".arpa"); {
+		case ra == rb:
+			return 0
+		case rb:
+			return -1
+		}
+		return 1
+	})
+	return names
 }
 
 // Domain is the zone's domain, without the final dot.

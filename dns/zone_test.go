@@ -21,12 +21,12 @@ func addrs(s ...string) []netip.Addr {
 func testZone(t testing.TB) *Zone {
 	t.Helper()
 	z, err := NewZone("weft.internal", []Record{
-		{"laptop", addrs("100.64.0.1", "fd7a::1")},
-		{"Server", addrs("100.64.0.2")},
-		{"six", addrs("fd7a::3")},
-		{"db.rack1", addrs("100.64.0.4")},
-		{"bare", nil},
-		{"elsewhere", addrs("192.0.2.7")},
+		{Name: "laptop", Addrs: addrs("100.64.0.1", "fd7a::1")},
+		{Name: "Server", Addrs: addrs("100.64.0.2")},
+		{Name: "six", Addrs: addrs("fd7a::3")},
+		{Name: "db.rack1", Addrs: addrs("100.64.0.4")},
+		{Name: "bare", Addrs: nil},
+		{Name: "elsewhere", Addrs: addrs("192.0.2.7")},
 	}, netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a::/48"))
 	if err != nil {
 		t.Fatal(err)
@@ -116,17 +116,17 @@ func TestNamesOutsideTheDomainAreNotTheZones(t *testing.T) {
 func TestABadNameDoesNotTakeTheOthersAway(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	z, err := NewZone("Weft.Internal.", []Record{
-		{"good", addrs("100.64.0.1")},
-		{"", addrs("100.64.0.2")},
-		{"two words", addrs("100.64.0.2")},
-		{"-dash", addrs("100.64.0.2")},
-		{"a..b", addrs("100.64.0.2")},
-		{"é", addrs("100.64.0.2")},
-		{"\u212a", addrs("100.64.0.2")}, // the Kelvin sign, whose lower case is k
-		{long, addrs("100.64.0.2")},
-		{strings.Repeat(long[1:]+".", 4), addrs("100.64.0.2")},
-		{"GOOD", addrs("100.64.0.9")},
-		{"also-good_1", addrs("100.64.0.3", "100.64.0.3", "::ffff:100.64.0.3", "100.64.0.1")},
+		{Name: "good", Addrs: addrs("100.64.0.1")},
+		{Name: "", Addrs: addrs("100.64.0.2")},
+		{Name: "two words", Addrs: addrs("100.64.0.2")},
+		{Name: "-dash", Addrs: addrs("100.64.0.2")},
+		{Name: "a..b", Addrs: addrs("100.64.0.2")},
+		{Name: "é", Addrs: addrs("100.64.0.2")},
+		{Name: "\u212a", Addrs: addrs("100.64.0.2")}, // the Kelvin sign, whose lower case is k
+		{Name: long, Addrs: addrs("100.64.0.2")},
+		{Name: strings.Repeat(long[1:]+".", 4), Addrs: addrs("100.64.0.2")},
+		{Name: "GOOD", Addrs: addrs("100.64.0.9")},
+		{Name: "also-good_1", Addrs: addrs("100.64.0.3", "100.64.0.3", "::ffff:100.64.0.3", "100.64.0.1")},
 	})
 	if err != nil {
 		t.Fatal(err)
