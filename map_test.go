@@ -1,6 +1,7 @@
 package weft_test
 
 import (
+	stdcmp "cmp"
 	"encoding/json"
 	"math"
 	"net/netip"
@@ -67,6 +68,10 @@ func someChange(version uint64) *rapid.Generator[weft.Change] {
 		if rapid.Bool().Draw(t, "ticket changes") {
 			c.Ticket = append([]byte{}, rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "ticket")...)
 		}
+		c.Domain = rapid.SampledFrom([]string{"", "", "home.internal"}).Draw(t, "domain")
+		if rapid.Bool().Draw(t, "names change") {
+			c.DNS = &weft.DNS{Search: rapid.SliceOfN(rapid.Just("corp.example"), 0, 1).Draw(t, "search")}
+		}
 		return c
 	})
 }
@@ -127,7 +132,14 @@ func TestAChangeTurnsOneMapIntoTheNextAndLeavesTheFirst(t *testing.T) {
 					t.Fatalf("peer %d: found %v: %s", id, ok, diff)
 				}
 			}
-			if next.Version != c.Version || next.Domain != m.Domain || !slices.Equal(next.Ranges, m.Ranges) {
+			wantDomain, wantDNS := stdcmp.Or(c.Domain, m.Domain), m.DNS
+			if c.DNS != nil {
+				wantDNS = *c.DNS
+			}
+			if next.Domain != wantDomain || !next.DNS.Equal(wantDNS) {
+				t.Fatal("domain or names are not what the change says")
+			}
+			if next.Version != c.Version || !slices.Equal(next.Ranges, m.Ranges) {
 				t.Fatal("what a change does not speak of has changed, or the version has not")
 			}
 			if c.Self != nil && !next.Self.Equal(*c.Self) || c.Self == nil && !next.Self.Equal(m.Self) {

@@ -20,8 +20,8 @@ import (
 // Version is the version of this build; the linker sets it (-X weft.Version=...).
 var Version = "0.1.0-dev"
 
-// Domain is the name under which nodes find each other: NAME.weft.internal. The top-level domain internal is
-// reserved for private use by ICANN (resolution 2024.07.29.06).
+// Domain is the name under which nodes find each other, NAME.weft.internal, unless the administrator chose another. The
+// top-level domain internal is reserved for private use by ICANN (resolution 2024.07.29.06).
 const Domain = "weft.internal"
 
 // A NodeID is a node's number in its network: given by the server, from 1 upwards, never given twice. It is
@@ -238,12 +238,13 @@ type Change struct {
 	Ticket  []byte   `json:"ticket,omitzero"`
 	Rules   []Rule   `json:"rules,omitzero"` // all of them, when any changed; empty: nothing is let in
 	DNS     *DNS     `json:"dns,omitempty"`
+	Domain  string   `json:"domain,omitempty"` // that nodes are found in from now on
 }
 
 // Empty reports that the change would change nothing but the version.
 func (c Change) Empty() bool {
 	return c.Self == nil && len(c.Upsert) == 0 && len(c.Remove) == 0 && c.Relays == nil && c.Ticket == nil &&
-		c.Rules == nil && c.DNS == nil
+		c.Rules == nil && c.DNS == nil && c.Domain == ""
 }
 
 // Apply returns the map after the change. The receiver is left as it was; slices that did not change are
@@ -264,6 +265,9 @@ func (m NetworkMap) Apply(c Change) NetworkMap {
 	}
 	if c.DNS != nil {
 		m.DNS = *c.DNS
+	}
+	if c.Domain != "" {
+		m.Domain = c.Domain
 	}
 	if len(c.Upsert) == 0 && len(c.Remove) == 0 {
 		return m

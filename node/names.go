@@ -45,6 +45,9 @@ func newNames(cfg meshConfig) *names {
 // set takes the names of a map.
 func (n *names) set(m weft.NetworkMap) {
 	records := []dns.Record{{Name: m.Self.Name, Addrs: m.Self.Addrs}}
+	for _, r := range m.DNS.Records {
+		records = append(records, dns.Record{Name: r.Name, Addrs: r.Addrs, Written: true})
+	}
 	for _, p := range m.Peers {
 		records = append(records, dns.Record{Name: p.Name, Addrs: p.Addrs})
 	}
@@ -56,11 +59,11 @@ func (n *names) set(m weft.NetworkMap) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.server != nil {
-		n.server.Replace(zone)
+		n.server.Replace(zone, dns.NewSplit(m.DNS.Split))
 		return
 	}
 	cfg := dns.Config{
-		Zone: zone, Listen: []netip.AddrPort{netip.AddrPortFrom(m.Service, dns.Port)},
+		Zone: zone, Split: dns.NewSplit(m.DNS.Split), Listen: []netip.AddrPort{netip.AddrPortFrom(m.Service, dns.Port)},
 		ListenConfig: net.ListenConfig{Control: host.FreeBind}, Upstreams: n.upstreams, Logger: n.log,
 		Allow: func(a netip.Addr) bool { return a.IsLoopback() || a == m.Service || n.isGuest(a) },
 	}
@@ -147,7 +150,7 @@ func (n *names) fail(sentence string) {
 
 // upstreams are whom the system asked before; the names that are not ours go to them. Where the system sends us
 // questions of the overlay alone, guests still ask everything: then it is whom the system asks now.
-func (n *names) upstreams() []netip.AddrPort {
+func (n *names) upstreams(string) []netip.AddrPort {
 	n.mu.Lock()
 	r := n.resolver
 	n.mu.Unlock()
