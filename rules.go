@@ -31,17 +31,23 @@ func (r Rule) Equal(o Rule) bool {
 
 // A Source is who may begin something: a word that a node understands by its map.
 //
-//   - every member, and every address that a member speaks for
-//     user:NAME    the nodes of a user that have no tags
-//     tag:NAME     the nodes with a tag
-//     node:NUMBER  one node
-//     PREFIX       these addresses, of whichever member speaks for them
+//	"*"          every member, and every address that a member speaks for
+//	untagged     the nodes that have no tags, whosever they are
+//	tagged       the nodes that have some
+//	user:NAME    the nodes of a user that have no tags; without a name those of nobody
+//	tag:NAME     the nodes with a tag
+//	node:NUMBER  one node
+//	PREFIX       these addresses, of whichever member speaks for them
 //
 // A word that a node does not understand is nobody.
 type Source string
 
-// Everybody is every member.
-const Everybody Source = "*"
+// The sources that have no name in them.
+const (
+	Everybody Source = "*" // every member
+	Untagged  Source = "untagged"
+	Tagged    Source = "tagged"
+)
 
 // SourceUser is the nodes of a user that have no tags.
 func SourceUser(name string) Source { return Source("user:" + name) }
@@ -58,10 +64,16 @@ func SourcePrefix(p netip.Prefix) Source { return Source(p.String()) }
 // Includes reports whether everything that a member sends is meant, from whichever address. Of a prefix it says
 // false: that is for Prefix.
 func (s Source) Includes(n Node) bool {
-	if s == Everybody {
+	switch s {
+	case Everybody:
 		return true
+	case Untagged, Tagged:
+		return len(n.Tags) > 0 == (s == Tagged)
 	}
-	kind, name, _ := strings.Cut(string(s), ":")
+	kind, name, ok := strings.Cut(string(s), ":")
+	if !ok {
+		return false
+	}
 	switch kind {
 	case "user":
 		return len(n.Tags) == 0 && n.User == name

@@ -19,6 +19,10 @@ func TestASourceIsTheNodesThatItNames(t *testing.T) {
 		{weft.Everybody, true, true},
 		{weft.SourceUser("ada"), true, false}, // who is tagged acts for its tag, not for its user
 		{weft.SourceUser("bob"), false, false},
+		{weft.SourceUser(""), false, false}, // the machines of nobody
+		{"user", false, false},
+		{weft.Untagged, true, false},
+		{weft.Tagged, false, true},
 		{weft.SourceTag("tag:robot"), false, true},
 		{weft.SourceTag("tag:rob"), false, false},
 		{weft.SourceNode(7), true, false},

@@ -191,20 +191,20 @@ func TestMessagesAreWhatTheEncoderOfTheStandardLibraryWouldWrite(t *testing.T) {
 		}
 		whole := after.wholeMap(a.id())
 		change := weft.Change{Version: after.version, Self: &whole.Self, Upsert: whole.Peers, Remove: []weft.NodeID{b.id()}, Relays: whole.Relays, Ticket: ticket}
-		expect("a change", wire.ServerMessage{Change: &change}, after.appendChange(nil, a.id(), changed, ticket))
-		expect("no change", wire.ServerMessage{Change: &weft.Change{Version: after.version}}, after.appendChange(nil, a.id(), nil, nil))
+		expect("a change", wire.ServerMessage{Change: &change}, after.appendChange(nil, a.id(), before.version, changed, ticket))
+		expect("no change", wire.ServerMessage{Change: &weft.Change{Version: after.version}}, after.appendChange(nil, a.id(), after.version, nil, nil))
 
 		if n, size := len(before.appendMap(nil, a.id(), ticket)), before.mapSize(); n > size {
 			t.Errorf("the map has %d bytes, %d were reckoned with", n, size)
 		}
-		if n, size := len(after.appendChange(nil, a.id(), changed, ticket)), after.changeSize(changed); n > size {
+		if n, size := len(after.appendChange(nil, a.id(), before.version, changed, ticket)), after.changeSize(changed); n > size {
 			t.Errorf("the change has %d bytes, %d were reckoned with", n, size)
 		}
 		_ = w.RemoveRelay(ctx, "r")
 		settle()
 		gone := w.now.Load()
 		expect("the last relay's end", wire.ServerMessage{Change: &weft.Change{Version: gone.version, Relays: []weft.Relay{}}},
-			gone.appendChange(nil, a.id(), []weft.NodeID{relaysChanged}, nil))
+			gone.appendChange(nil, a.id(), after.version, []weft.NodeID{relaysChanged}, nil))
 	})
 }
 

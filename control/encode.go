@@ -41,7 +41,8 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	dst = append(dst, `{"map":{"version":`...)
 	dst = strconv.AppendUint(dst, s.version, 10)
 	dst = append(dst, `,"self":`...)
-	if e, ok := s.nodes.get(uint32(self)); ok {
+	e, ok := s.nodes.get(uint32(self))
+	if ok {
 		dst = append(dst, e.encoded()...)
 	}
 	dst = append(dst, `,"peers":[`...)
@@ -66,12 +67,15 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	dst = serviceAddr(s.net.IPv4).AppendTo(dst)
 	dst = append(dst, '"')
 	dst = appendTicket(dst, ticket)
+	if ok && len(e.rules.list) > 0 {
+		dst = e.rules.appendTo(dst)
+	}
 	return append(dst, "}}"...)
 }
 
-// appendChange adds the message that brings a node up to this snapshot when these nodes (see since) changed. A
-// ticket is sent along if there is one.
-func (s *snapshot) appendChange(dst []byte, self weft.NodeID, changed []weft.NodeID, ticket []byte) []byte {
+// appendChange adds the message that brings a node up from a version to this snapshot when these nodes (see since)
+// changed. A ticket is sent along if there is one.
+func (s *snapshot) appendChange(dst []byte, self weft.NodeID, from uint64, changed []weft.NodeID, ticket []byte) []byte {
 	dst = append(dst, `{"change":{"version":`...)
 	dst = strconv.AppendUint(dst, s.version, 10)
 	if _, own := slices.BinarySearch(changed, self); own {
@@ -109,6 +113,9 @@ func (s *snapshot) appendChange(dst []byte, self weft.NodeID, changed []weft.Nod
 		dst = append(append(dst, `,"relays":`...), s.relays.encoded()...)
 	}
 	dst = appendTicket(dst, ticket)
+	if e, ok := s.nodes.get(uint32(self)); ok && e.ruled > from {
+		dst = e.rules.appendTo(dst)
+	}
 	return append(dst, "}}"...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -320,8 +321,17 @@ func (s *snapshot) wholeMap(self weft.NodeID) weft.NetworkMap {
 		switch {
 		case e.ID == self:
 			m.Self = e.node()
+			m.Rules = slices.Concat(s.law.policy.Rules(m.Self), m.Rules)
 		case !e.expired:
 			m.Peers = append(m.Peers, e.node())
+		}
+		if e.Gateway == self {
+			for _, r := range s.law.policy.Rules(e.node()) {
+				if r.To == nil {
+					r.To = []netip.Prefix{netip.PrefixFrom(e.IPv4, 32), netip.PrefixFrom(e.IPv6, 128)}
+				}
+				m.Rules = append(m.Rules, r)
+			}
 		}
 	}
 	return m

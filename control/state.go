@@ -27,6 +27,7 @@ type snapshot struct {
 	keys   tree[*store.JoinKey]
 	nodes  tree[*entry]
 	relays relays
+	law    *law
 
 	documents map[string]store.Document // by name; replaced, never changed
 
@@ -54,6 +55,8 @@ type entry struct {
 	born    uint64 // the version with which it came
 	expired bool   // and so in nobody's map
 	json    *lazyJSON
+	rules   *ruling
+	ruled   uint64 // the version with which it got them
 }
 
 // presence is what is known of a node only while the server runs.

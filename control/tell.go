@@ -132,11 +132,15 @@ func (m *membership) send(snap *snapshot, e *entry, ticket []byte) error {
 	if !delta && ticket == nil {
 		ticket, m.renew = newTicket(snap.net.Name, m.c.s.keys.Signing, e, time.Now())
 	}
-	size := 0
+	if delta && len(changed) == 0 && e.ruled <= m.version && ticket == nil {
+		m.version = snap.version // what is new is not this node's business
+		return nil
+	}
+	size := len(e.rules.encoded())
 	if delta {
-		size = snap.changeSize(changed)
+		size += snap.changeSize(changed)
 	} else {
-		size = snap.mapSize()
+		size += snap.mapSize()
 	}
 	leave, err := m.c.s.bulk.enter(m.c.ctx, size)
 	if err != nil {
@@ -145,7 +149,7 @@ func (m *membership) send(snap *snapshot, e *entry, ticket []byte) error {
 	defer leave()
 	b := make([]byte, 0, size)
 	if delta {
-		b = snap.appendChange(b, e.ID, changed, ticket)
+		b = snap.appendChange(b, e.ID, m.version, changed, ticket)
 	} else {
 		b = snap.appendMap(b, e.ID, ticket)
 	}

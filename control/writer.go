@@ -211,13 +211,22 @@ func (t *tx) putNode(e entry, keep bool) {
 	if !had {
 		old, e.born = nil, t.version+1
 	}
-	if had && old.expired == e.expired && old.node().Equal(e.node()) {
+	var before weft.Node
+	now := e.node()
+	if had {
+		before = old.node()
+	}
+	if had && old.expired == e.expired && before.Equal(now) {
 		e.json = old.json
 	} else {
 		e.json = new(lazyJSON)
 		t.touch(e.ID)
 	}
 	t.indexNode(old, &e)
+	if !had || !ruledAlike(before, now) {
+		t.rule(&e)
+		defer t.ruleGateway(&e)
+	}
 	t.nodes = t.nodes.set(uint32(e.ID), &e)
 	if keep {
 		t.durable = append(t.durable, store.PutNode(e.Node))
@@ -231,6 +240,7 @@ func (t *tx) putNode(e entry, keep bool) {
 func (t *tx) dropNode(e *entry) {
 	t.nodes = t.nodes.delete(uint32(e.ID))
 	t.indexNode(e, nil)
+	t.ruleGateway(e)
 	t.touch(e.ID)
 	t.durable = append(t.durable, store.DropNode{ID: e.ID})
 	until := t.stamp().Add(TicketLifetime)
