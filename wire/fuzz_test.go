@@ -138,6 +138,8 @@ func canonical(b []byte, m PeerMessage) bool {
 		return b[1] == 0 && b[3] == 0
 	case Uplinks:
 		return b[1] == 0
+	case Portal: // addresses that are none, and what only an offer has, are passed over
+		return bytes.Equal(m.append(nil), b)
 	case Report:
 		for i := range m.Paths {
 			if !zero(b[4+i*reportSize+2:][:2]) {

@@ -62,7 +62,7 @@ func OpenPeer(b []byte, box key.Box) (PeerMessage, error) {
 	return ParsePeerMessage(plain)
 }
 
-// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report], [Attempt], [Links] and [Uplinks].
+// A PeerMessage is one of [Ping], [Pong], [Candidates], [Report], [Attempt], [Links], [Uplinks] and [Portal].
 type PeerMessage interface{ append(dst []byte) []byte }
 
 const (
@@ -73,6 +73,7 @@ const (
 	typeAttempt    = 5
 	typeLinks      = 6
 	typeUplinks    = 7
+	typePortal     = 8
 )
 
 // A TxID is a transaction of a ping: random, so that only who received the ping can answer it.
@@ -322,6 +323,8 @@ func ParsePeerMessage(b []byte) (PeerMessage, error) {
 		return parseLinks(b)
 	case typeUplinks:
 		return parseUplinks(b)
+	case typePortal:
+		return parsePortal(b)
 	}
 	return nil, ErrFrame
 }

@@ -90,6 +90,25 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 			}
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
+			p := Portal{Word: rapid.SampledFrom([]PortalWord{PortalAsks, PortalOffers, PortalRefuses}).Draw(t, "word")}
+			if p.Word != PortalOffers {
+				return p
+			}
+			v4 := func(name string) netip.Addr {
+				return netip.AddrFrom4([4]byte{rapid.ByteRange(1, 223).Draw(t, name), 2, 3, 4})
+			}
+			if rapid.Bool().Draw(t, "IPv4") {
+				p.Addr4 = netip.PrefixFrom(v4("address"), rapid.IntRange(0, 32).Draw(t, "length"))
+				if rapid.Bool().Draw(t, "with a gateway") {
+					p.Gateway = v4("gateway")
+				}
+			}
+			if rapid.Bool().Draw(t, "IPv6") {
+				p.Addr6 = netip.AddrFrom16([16]byte{0x20, 1, 15: rapid.Byte().Draw(t, "host")})
+			}
+			return p
+		}),
+		rapid.Custom(func(t *rapid.T) PeerMessage {
 			return Report{Paths: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) PathReport {
 				return PathReport{
 					Path:    rapid.Uint16().Draw(t, "path"),
@@ -157,7 +176,7 @@ func TestAPlainMessageIsTakenWholeOrNotAtAll(t *testing.T) {
 				t.Fatal("a cut message is taken")
 			}
 		}
-		b[0] = rapid.Uint8Range(typeUplinks+1, 255).Draw(t, "type")
+		b[0] = rapid.Uint8Range(typePortal+1, 255).Draw(t, "type")
 		if _, err := ParsePeerMessage(b); !errors.Is(err, ErrFrame) {
 			t.Fatalf("a message of type %d: %v", b[0], err)
 		}

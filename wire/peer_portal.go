@@ -1,0 +1,71 @@
+package wire
+
+import "net/netip"
+
+// A PortalWord is what a [Portal] says.
+type PortalWord uint8
+
+// The words: the end at the client asks, the end with the public address answers; or says by itself that it is over.
+const (
+	PortalAsks PortalWord = iota + 1
+	PortalOffers
+	PortalRefuses // it is no portal, or another node's
+)
+
+// portalSize is the length of a Portal in bytes.
+const portalSize = 4 + 4 + 4 + 16
+
+// Portal is what the two ends of a portal agree by: which addresses of the one the client behind the other has. What is asked
+// for is answered as often as it is asked; nothing is kept of it.
+//
+//	| 8 | word (1) | IPv4 prefix length (1) | 0 | IPv4 address (4) | IPv4 gateway (4) | IPv6 address (16) |
+//
+// Zeros are no address. Prefix and gateway are those of the network that the address is on, which the client is told that
+// it is on, too. Without an address, and in words other than the offer, they are zero.
+type Portal struct {
+	Word    PortalWord
+	Addr4   netip.Prefix // not masked
+	Gateway netip.Addr   // of Addr4
+	Addr6   netip.Addr
+}
+
+func (p Portal) append(dst []byte) []byte {
+	at := len(dst)
+	dst = append(dst, make([]byte, portalSize)...)
+	b := dst[at:]
+	b[0], b[1] = typePortal, byte(p.Word)
+	if p.Word != PortalOffers {
+		return dst
+	}
+	if p.Addr4.IsValid() && p.Addr4.Addr().Is4() && !p.Addr4.Addr().IsUnspecified() {
+		b[2] = byte(p.Addr4.Bits())
+		copy(b[4:], p.Addr4.Addr().AsSlice())
+		if p.Gateway.Is4() {
+			copy(b[8:], p.Gateway.AsSlice())
+		}
+	}
+	if p.Addr6.Is6() && !p.Addr6.Is4In6() {
+		copy(b[12:], p.Addr6.AsSlice())
+	}
+	return dst
+}
+
+func parsePortal(b []byte) (PeerMessage, error) {
+	if len(b) != portalSize || b[1] < byte(PortalAsks) || b[1] > byte(PortalRefuses) || b[2] > 32 {
+		return nil, ErrFrame
+	}
+	p := Portal{Word: PortalWord(b[1])}
+	if p.Word != PortalOffers {
+		return p, nil
+	}
+	if a := netip.AddrFrom4([4]byte(b[4:])); !a.IsUnspecified() {
+		p.Addr4 = netip.PrefixFrom(a, int(b[2]))
+		if g := netip.AddrFrom4([4]byte(b[8:])); !g.IsUnspecified() {
+			p.Gateway = g
+		}
+	}
+	if a := netip.AddrFrom16([16]byte(b[12:])); !a.IsUnspecified() && !a.Is4In6() {
+		p.Addr6 = a
+	}
+	return p, nil
+}
