@@ -113,7 +113,11 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 // listen opens a socket on a free port, bound to an interface if one is named.
 func listen(network, device string) (*net.UDPConn, error) {
 	if device == "" {
-		return net.ListenUDP(network, nil)
+		conns, err := host.UDPListen(network, ":0", 1)
+		if err != nil {
+			return nil, err
+		}
+		return conns[0], nil
 	}
 	conns, err := host.UDPListenOn(device, network, 0, 1)
 	if err != nil {
@@ -159,7 +163,7 @@ func read(ctx context.Context, c *net.UDPConn, socket int, to chan<- datagram) {
 
 // RTT asks one STUN server from a fresh socket how far it is.
 func RTT(ctx context.Context, server netip.AddrPort) (time.Duration, error) {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server))
+	conn, err := (&net.Dialer{Control: host.Own}).DialContext(ctx, "udp", server.String())
 	if err != nil {
 		return 0, err
 	}

@@ -29,7 +29,7 @@ func UDPListenOn(device, network string, port uint16, n int) ([]*net.UDPConn, er
 		config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 			var optErr error
 			err := raw.Control(func(fd uintptr) {
-				if optErr = unix.BindToDevice(int(fd), device); optErr == nil && share {
+				if optErr = errors.Join(own(int(fd)), unix.BindToDevice(int(fd), device)); optErr == nil && share {
 					optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 				}
 			})

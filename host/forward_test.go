@@ -69,6 +69,12 @@ func openTUNPair(t *testing.T, name string) (netlink.Link, *os.File) {
 // not waited for long.
 func arrives(t *testing.T, f *os.File, mark byte, patience time.Duration) bool {
 	t.Helper()
+	return received(t, f, mark, patience) != nil
+}
+
+// received is the packet with the mark that comes out of a TUN; nil: none does.
+func received(t *testing.T, f *os.File, mark byte, patience time.Duration) []byte {
+	t.Helper()
 	buf := make([]byte, 2048)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
@@ -76,10 +82,10 @@ func arrives(t *testing.T, f *os.File, mark byte, patience time.Duration) bool {
 			t.Fatal(err)
 		}
 		if n, err := unix.Read(int(f.Fd()), buf); err == nil && markOf(buf[:n]) == mark {
-			return true
+			return buf[:n]
 		}
 	}
-	return false
+	return nil
 }
 
 func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {

@@ -21,6 +21,13 @@
 // are values: [ErrNotSupported], [ErrIPv6Disabled], [ErrLocked],
 // [ErrSharedResolver].
 //
+// # Routers and exits
+//
+// [SetOverlayRoutes] leads packets for networks behind routers, or all, into the overlay, by a table and a rule of the
+// interface's own; weft's own packets have [Mark] and do not look there. [SetRouter] has this machine pass packets on, by
+// rules in a table of nftables of its own. Both can be taken back by the interface's name alone, so that the next process
+// finds what a killed one left. What closes is put up before what opens, and taken down after it.
+//
 // # How names get to our resolver
 //
 // [ConfigureResolver] looks at who owns /etc/resolv.conf and asks that owner, in

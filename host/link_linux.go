@@ -63,6 +63,9 @@ func ConfigureLink(name string, addrs, routes []netip.Prefix, mtu int) error {
 			return fmt.Errorf("configure %s: switch it on: %w", name, advice(err))
 		}
 	}
+	if err := joinGroup(link); err != nil {
+		return fmt.Errorf("configure %s: %w", name, err)
+	}
 	v4 := reconcileFamily(link, netlink.FAMILY_V4, addrs, routes)
 	v6 := reconcileFamily(link, netlink.FAMILY_V6, addrs, routes)
 	if err := sentence(v4, v6); err != nil {

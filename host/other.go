@@ -34,6 +34,11 @@ func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return E
 func NameServers() []netip.AddrPort              { return nil }
 func ForwardWithin(string, []netip.Prefix) error { return ErrNotSupported }
 func StopForwarding(string) error                { return ErrNotSupported }
+func SetRouter(Router) error                     { return ErrNotSupported }
+func StopRouter(string) error                    { return nil }
+func ClearOverlayRoutes(string) error            { return nil }
+
+func SetOverlayRoutes(OverlayRoutes) ([]netip.Prefix, error) { return nil, ErrNotSupported }
 
 func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
 	return nil, ErrNotSupported

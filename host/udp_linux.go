@@ -16,7 +16,7 @@ import (
 
 // UDPListen opens n sockets on one address, over which the kernel spreads senders (SO_REUSEPORT), for n
 // goroutines to read. The first is bound without the option, and given it afterwards: a second server on the
-// port fails as ever, and does not quietly take half of the first one's senders.
+// port fails as ever, and does not quietly take half of the first one's senders. What they send is weft's own (see [Own]).
 func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
 	var conns []*net.UDPConn
 	fail := func(err error) ([]*net.UDPConn, error) {
@@ -26,9 +26,11 @@ func UDPListen(network, address string, n int) ([]*net.UDPConn, error) {
 		return nil, fmt.Errorf("listening on UDP %s: %w", address, err)
 	}
 	for i := range max(1, n) {
-		var config net.ListenConfig
+		config := net.ListenConfig{Control: Own}
 		if i > 0 {
-			config.Control = func(_, _ string, raw syscall.RawConn) error { return reusePort(raw) }
+			config.Control = func(network, address string, raw syscall.RawConn) error {
+				return errors.Join(Own(network, address, raw), reusePort(raw))
+			}
 		}
 		c, err := config.ListenPacket(context.Background(), network, address)
 		if err != nil {

@@ -79,7 +79,11 @@ func (s *Sockets) spare(device, network string) (*link, error) {
 
 func listenSpare(device, network string) (*net.UDPConn, error) {
 	if device == "" {
-		return net.ListenUDP(network, nil)
+		conns, err := host.UDPListen(network, ":0", 1)
+		if err != nil {
+			return nil, err
+		}
+		return conns[0], nil
 	}
 	conns, err := host.UDPListenOn(device, network, 0, 1)
 	if err != nil {

@@ -28,12 +28,12 @@ var allHosts = net.IPv4(224, 0, 0, 1)
 
 // dial opens a socket that hears the gateway's PCP and NAT-PMP port and nothing else.
 func dial(g host.Gateway) (*net.UDPConn, error) {
-	c, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.Local, 0)),
-		net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.Addr, serverPort)))
+	d := net.Dialer{Control: host.Own, LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.Local, 0))}
+	c, err := d.Dial("udp4", netip.AddrPortFrom(g.Addr, serverPort).String())
 	if err != nil {
 		return nil, fmt.Errorf("asking the router %s: %w", g.Addr, err)
 	}
-	return c, nil
+	return c.(*net.UDPConn), nil
 }
 
 // ask sends a request until take accepts an answer: with an error of its own, that is the result. It is errNotThere

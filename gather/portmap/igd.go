@@ -67,7 +67,7 @@ func findUPnP(ctx context.Context, g host.Gateway, port uint16, t timing) (proto
 
 // gatewayClient speaks HTTP with one gateway: whatever a URL says, connections go there.
 func gatewayClient(g host.Gateway, t timing) *http.Client {
-	dialer := net.Dialer{Timeout: t.request, LocalAddr: &net.TCPAddr{IP: g.Local.AsSlice()}}
+	dialer := net.Dialer{Control: host.Own, Timeout: t.request, LocalAddr: &net.TCPAddr{IP: g.Local.AsSlice()}}
 	return &http.Client{
 		Timeout: t.request,
 		Transport: &http.Transport{

@@ -81,10 +81,12 @@ func onGateway(text string, base *url.URL, gateway netip.Addr) (*url.URL, error)
 // search asks the gateway for its UPnP descriptions and returns where they are. It ends some time after the first
 // answer: a router answers for each of its devices.
 func search(ctx context.Context, g host.Gateway, t timing) (locations []*url.URL, err error) {
-	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.Local, 0)))
+	own := net.ListenConfig{Control: host.Own}
+	any, err := own.ListenPacket(ctx, "udp4", netip.AddrPortFrom(g.Local, 0).String())
 	if err != nil {
 		return nil, fmt.Errorf("asking the router %s: %w", g.Addr, err)
 	}
+	c := any.(*net.UDPConn)
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Unix(1, 0)) })()
 	p := ipv4.NewPacketConn(c)
