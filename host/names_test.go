@@ -55,7 +55,7 @@ func helpNames() {
 		Zone:         zone,
 		Listen:       []netip.AddrPort{netip.AddrPortFrom(cfg.Server, dns.Port)},
 		ListenConfig: net.ListenConfig{Control: FreeBind},
-		Upstreams:    func() []netip.AddrPort { return upstreams() },
+		Upstreams:    func(string) []netip.AddrPort { return upstreams() },
 	})
 	fatal(err)
 	upstreams = func() []netip.AddrPort {
