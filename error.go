@@ -14,6 +14,7 @@ const (
 	CodeRemoved      Code = "removed"       // the node was deleted on the server
 	CodeWrongServer  Code = "wrong-server"  // the server holds another key than the one pinned
 	CodeNameTaken    Code = "name-taken"
+	CodeConflict     Code = "conflict"  // somebody else changed it meanwhile
 	CodeExhausted    Code = "exhausted" // no address left in the overlay's range
 	CodeBadRequest   Code = "bad-request"
 	CodeNotFound     Code = "not-found"

@@ -38,12 +38,12 @@ func (d DNS) Equal(o DNS) bool {
 // Bounds of a DNS. It is sent to every node, so it has to stay small; and systemd-resolved takes no more than 256 domains of
 // one interface (LINK_SEARCH_DOMAINS_MAX), up to 137 of which are those of the overlay's reverse names.
 const (
-	maxResolvers = 8    // of one domain: no program asks more
-	maxSplit     = 32   // domains
-	maxSearch    = 5    // with the network's own six, which is all that old C libraries take (MAXDNSRCH)
-	maxRecords   = 1000 // some 60 kB
-	maxComplete  = 32   // records that are not below the network's domain
-	maxRecord    = 16   // addresses of one record
+	maxResolvers = 8   // of one domain: no program asks more
+	maxSplit     = 32  // domains
+	maxSearch    = 5   // with the network's own six, which is all that old C libraries take (MAXDNSRCH)
+	maxRecords   = 500 // some 35 kB
+	maxComplete  = 32  // records that are not below the network's domain
+	maxRecord    = 16  // addresses of one record
 )
 
 // Checked returns d as nodes get it, in lower case and sorted, or says what is wrong with it. domain is the network's.

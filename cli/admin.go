@@ -31,12 +31,12 @@ func (a *app) adminCommand() *cobra.Command {
 	ad := &admin{app: a}
 	c := &cobra.Command{
 		Use:   "admin",
-		Short: "Administer the server of this machine: users, join keys, nodes, relays",
+		Short: "Administer the server of this machine: users, join keys, nodes, relays, names",
 		Args:  noArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&ad.dir, "data", "/var/lib/weft-server", "the server's directory")
-	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand())
+	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand(), ad.dnsCommand())
 	return c
 }
 

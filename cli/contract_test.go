@@ -73,6 +73,9 @@ var documents = map[string]any{
 	"weft admin node expire":             control.NodeAnswer{},
 	"weft admin node remove":             control.DoneAnswer{},
 	"weft admin relay list":              control.RelaysAnswer{},
+	"weft admin dns get":                 control.DNSAnswer{},
+	"weft admin dns set":                 control.DNSAnswer{},
+	"weft admin dns replace":             control.DNSAnswer{},
 }
 
 // A field is a place in a document.
@@ -99,7 +102,7 @@ func fields(t reflect.Type, path string, optional bool) []field {
 		return []field{{path, "string", optional}}
 	case t.Kind() == reflect.Slice:
 		return append([]field{{path, "list", optional}}, fields(t.Elem(), path+"[]", false)...)
-	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.String: // of words by names that are not for us to know
+	case t.Kind() == reflect.Map: // by names that are not for us to know
 		return []field{{path, "object", optional}}
 	case t.Kind() != reflect.Struct:
 		panic("no document has a " + t.String())
@@ -246,6 +249,16 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 	conforms(t, "weft server", []byte(line))
 	p.tells = ready.Token
 
+	names, stale := filepath.Join(t.TempDir(), "names"), filepath.Join(t.TempDir(), "stale")
+	for file, text := range map[string]string{
+		names: `{"schema_version": 1, "search": ["corp.example"], "records": [{"name": "printer", "addrs": ["192.0.2.9"]}]}`,
+		stale: `{"search": [], "revision": "0123456789abcdef"}`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	// In order: later commands need what earlier ones did.
 	for _, c := range []struct {
 		line, command string
@@ -322,6 +335,13 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"admin relay list", "weft admin relay list", ExitOK},
 		{"admin relay remove home", "", ExitFailed},
 		{"admin relay remove none", "", ExitFailed},
+		{"admin dns get", "weft admin dns get", ExitOK},
+		{"admin dns set domain=home.internal upstreams=192.0.2.53 split.corp.example=192.0.2.54:5353 record.printer=192.0.2.9", "weft admin dns set", ExitOK},
+		{"admin dns get", "weft admin dns get", ExitOK},
+		{"admin dns set domain=internal", "", ExitFailed},
+		{"admin dns replace " + names, "weft admin dns replace", ExitOK},
+		{"admin dns replace " + stale, "", ExitFailed},
+		{"admin dns replace " + stale + "x", "", ExitFailed},
 		{"logout", "weft logout", ExitOK},
 		{"logout", "", ExitFailed},
 	} {
@@ -347,7 +367,7 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		}
 	}
 	// Without --json the same commands are for people: no document, and never empty-handed.
-	for _, line := range []string{"version", "status", "set", "admin status", "admin key list", "admin node list", "admin relay list", "admin user list"} {
+	for _, line := range []string{"version", "status", "set", "admin status", "admin key list", "admin node list", "admin relay list", "admin user list", "admin dns get"} {
 		args := strings.Fields(line)
 		if args[0] == "admin" {
 			args = append(args, "--data", srv.dir)

@@ -28,6 +28,13 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"admin key create --expires -1h", "--expires"},
 		{"admin key create --expires tomorrow", "--expires"},
 		{"admin node rename a", "weft admin node rename NODE NAME"},
+		{"admin dns set", "KEY=VALUE"},
+		{"admin dns set upstreams", "KEY=VALUE"},
+		{"admin dns set colour=red", "split.DOMAIN, record.NAME"},
+		{"admin dns set upstreams=dns.example", "192.0.2.53"},
+		{"admin dns set split.corp.example=192.0.2.53:x", "is no resolver"},
+		{"admin dns set record.printer=nowhere", "is no address"},
+		{"admin dns replace", "weft admin dns replace FILE"},
 		{"status x", "one word too many"},
 		{"status --foo", "`weft status --help`"},
 		{"status --socket", "`weft status --help`"},
@@ -144,7 +151,7 @@ func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	}
 	for _, line := range []string{
 		"status", "user create ann", "user list", "user remove ann", "key create", "key list --json", "key expire 1", "key remove 1",
-		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a",
+		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a", "dns get", "dns set search=a",
 	} {
 		t.Run("admin "+line, func(t *testing.T) {
 			r := inProcess(append([]string{"admin", "--data", dir}, strings.Fields(line)...)...)

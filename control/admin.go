@@ -90,6 +90,16 @@ func (s *Server) AdminHandler() http.Handler {
 	const schema = weft.SchemaVersion
 	handle("GET /v1/status", func(*http.Request) (any, error) { return s.Status(), nil })
 
+	handle("GET /v1/dns", func(*http.Request) (any, error) { return DNSAnswer{schema, s.DNS()}, nil })
+	handle("POST /v1/dns", func(r *http.Request) (any, error) {
+		q, err := body[DNSRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		i, err := s.SetDNS(r.Context(), q)
+		return DNSAnswer{schema, i}, err
+	})
+
 	handle("GET /v1/users", func(*http.Request) (any, error) { return UsersAnswer{schema, s.Users()}, nil })
 	handle("POST /v1/users", func(r *http.Request) (any, error) {
 		q, err := body[UserRequest](r)
@@ -234,7 +244,7 @@ func refuse(w http.ResponseWriter, e *weft.Error) {
 		status = http.StatusNotFound
 	case weft.CodeDenied:
 		status = http.StatusForbidden
-	case weft.CodeNameTaken:
+	case weft.CodeNameTaken, weft.CodeConflict:
 		status = http.StatusConflict
 	case weft.CodeUnavailable:
 		status = http.StatusServiceUnavailable

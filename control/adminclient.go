@@ -37,6 +37,16 @@ func (c *AdminClient) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, http.MethodGet, "status", nil)
 }
 
+// DNS tells what the network resolves.
+func (c *AdminClient) DNS(ctx context.Context) (DNSAnswer, error) {
+	return call[DNSAnswer](ctx, c, http.MethodGet, "dns", nil)
+}
+
+// SetDNS replaces what the network resolves.
+func (c *AdminClient) SetDNS(ctx context.Context, r DNSRequest) (DNSAnswer, error) {
+	return call[DNSAnswer](ctx, c, http.MethodPost, "dns", r)
+}
+
 // Users lists the users by name.
 func (c *AdminClient) Users(ctx context.Context) (UsersAnswer, error) {
 	return call[UsersAnswer](ctx, c, http.MethodGet, "users", nil)

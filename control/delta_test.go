@@ -23,7 +23,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	type step struct{ what, which, other, pause int }
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			rapid.IntRange(0, 17).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
+			rapid.IntRange(0, 18).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
 			rapid.IntRange(0, 9).Draw(rt, "other"), rapid.IntRange(0, 8).Draw(rt, "pause"),
 		}
 	}), 1, 60)
@@ -130,6 +130,8 @@ func (l *life) step(what, which, other int) {
 		if a, err := w.CreatePlain(ctx, r); err == nil {
 			l.plains = append(l.plains, a.Node.ID)
 		}
+	case what == 18:
+		_, _ = w.SetDNS(ctx, someNames(other))
 	case what == 17:
 		_ = m.say(wire.NodeMessage{Logout: &wire.Logout{}})
 	}

@@ -85,6 +85,19 @@ type Status struct {
 	Problems []string `json:"problems"`
 }
 
+// A DNSInfo is what the network resolves.
+type DNSInfo struct {
+	DNSDocument
+	Revision string    `json:"revision"`         // of the document; another one is another document
+	Changed  time.Time `json:"changed,omitzero"` // last
+}
+
+// DNSRequest replaces what the network resolves. With a revision it does so only if nobody has changed that meanwhile.
+type DNSRequest struct {
+	DNSDocument
+	Revision string `json:"revision,omitempty"`
+}
+
 // KeyRequest asks for a join key.
 type KeyRequest struct {
 	User      string        `json:"user,omitempty"` // who is to own the nodes; must exist
@@ -163,6 +176,10 @@ type (
 		Ranges  []netip.Prefix `json:"ranges"`
 		Service netip.Addr     `json:"service"` // where the gateway answers for names
 		Domain  string         `json:"domain"`
+	}
+	DNSAnswer struct {
+		Schema int `json:"schema_version"`
+		DNSInfo
 	}
 	UserAnswer struct {
 		Schema int      `json:"schema_version"`

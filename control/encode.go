@@ -16,7 +16,7 @@ func itoa[T ~uint16 | ~uint32](n T) string { return strconv.FormatUint(uint64(n)
 
 // mapSize is about how long a node's whole map is, in bytes.
 func (s *snapshot) mapSize() int {
-	n := 1024 + len(s.relays.encoded())
+	n := 1024 + len(s.relays.encoded()) + len(s.resolving.encoded())
 	for _, e := range s.nodes.all() {
 		n += len(e.encoded()) + 1
 	}
@@ -25,7 +25,7 @@ func (s *snapshot) mapSize() int {
 
 // changeSize is about how long the message of a change is, in bytes.
 func (s *snapshot) changeSize(changed []weft.NodeID) int {
-	n := 1024 + len(s.relays.encoded())
+	n := 1024 + len(s.relays.encoded()) + len(s.resolving.encoded())
 	for _, id := range changed {
 		if e, ok := s.nodes.get(uint32(id)); ok {
 			n += len(e.encoded()) + 1
@@ -59,7 +59,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	}
 	dst = append(dst, `],"relays":`...)
 	dst = append(dst, s.relays.encoded()...)
-	dst = append(dst, `,"domain":"`+weft.Domain+`","ranges":["`...)
+	dst = append(dst, `,"domain":"`+s.resolving.doc.domain()+`","ranges":["`...)
 	dst = s.net.IPv4.AppendTo(dst)
 	dst = append(dst, `","`...)
 	dst = s.net.IPv6.AppendTo(dst)
@@ -70,6 +70,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	if ok && len(e.rules.list) > 0 {
 		dst = e.rules.appendTo(dst)
 	}
+	dst = s.resolving.appendMap(dst)
 	return append(dst, "}}"...)
 }
 
@@ -115,6 +116,9 @@ func (s *snapshot) appendChange(dst []byte, self weft.NodeID, from uint64, chang
 	dst = appendTicket(dst, ticket)
 	if e, ok := s.nodes.get(uint32(self)); ok && e.ruled > from {
 		dst = e.rules.appendTo(dst)
+	}
+	if s.resolving.version > from {
+		dst = s.resolving.appendChange(dst)
 	}
 	return append(dst, "}}"...)
 }

@@ -314,7 +314,7 @@ var same = cmp.Options{
 // wholeMap is a node's map, made anew from the server's state and by no code that sessions use.
 func (s *snapshot) wholeMap(self weft.NodeID) weft.NetworkMap {
 	m := weft.NetworkMap{
-		Version: s.version, Relays: s.relays.list, Domain: weft.Domain,
+		Version: s.version, Relays: s.relays.list, Domain: s.resolving.doc.domain(), DNS: s.resolving.doc.DNS,
 		Ranges: []netip.Prefix{s.net.IPv4, s.net.IPv6}, Service: s.net.IPv4.Addr().Next(),
 	}
 	for _, e := range s.nodes.all() {

@@ -62,6 +62,9 @@ func (s *Server) load(ctx context.Context, c Config) error {
 		t.nodes = t.nodes.set(uint32(n.ID), e)
 		t.indexNode(nil, e)
 	}
+	if err := t.loadResolving(); err != nil {
+		return err
+	}
 	t.ruleAll()
 	first := t.snapshot
 	s.now.Store(&first)

@@ -57,13 +57,14 @@ func (s *Server) CreatePlain(ctx context.Context, r PlainRequest) (PlainAnswer, 
 		t.putNode(e, true)
 		a.Gateway = GatewayInfo{ID: gateway.ID, Name: gateway.Name, Key: gateway.Key, Endpoint: at.endpoint, Note: at.note}
 		a.Ranges, a.Service = []netip.Prefix{t.net.IPv4, t.net.IPv6}, serviceAddr(t.net.IPv4)
+		a.Domain = t.resolving.doc.domain()
 		return nil
 	})
 	if err != nil {
 		return PlainAnswer{}, err
 	}
 	s.log.Info("plain node made", "node", e.Name, "id", e.ID, "gateway", a.Gateway.Name)
-	a.Node, a.Domain = e.info(), weft.Domain
+	a.Node = e.info()
 	return a, nil
 }
 

@@ -29,6 +29,8 @@ type snapshot struct {
 	relays relays
 	law    *law
 
+	resolving *resolving
+
 	documents map[string]store.Document // by name; replaced, never changed
 
 	// revoked are the nodes whose tickets no relay honours any more, with the time until which that must be
