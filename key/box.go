@@ -58,6 +58,10 @@ func direction(secret []byte, purpose string, from, to [Size]byte) (cipher.AEAD,
 	if err != nil {
 		return nil, err
 	}
+	return sealer(k)
+}
+
+func sealer(k []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(k)
 	if err != nil {
 		return nil, err

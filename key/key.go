@@ -4,7 +4,7 @@
 // There are two families. X25519 keys agree on secrets: [NodePrivate] is a node's WireGuard identity,
 // [MachinePrivate] and [ServerPrivate] are the two ends of the control channel's Noise IK handshake,
 // [RelayPrivate] is what a relay proves itself with. Ed25519 keys sign: [SigningPrivate] is the server's, for
-// relay tickets.
+// relay tickets. [Shared] is neither: a secret that many have, which keys of a group are derived from.
 //
 // Public keys are comparable and may be map keys; their text form carries the role as a prefix
 // ("nodekey:..."), so that one pasted in the wrong place is refused by name. Private keys print as
