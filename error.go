@@ -14,8 +14,10 @@ const (
 	CodeRemoved      Code = "removed"       // the node was deleted on the server
 	CodeWrongServer  Code = "wrong-server"  // the server holds another key than the one pinned
 	CodeNameTaken    Code = "name-taken"
-	CodeConflict     Code = "conflict"  // somebody else changed it meanwhile
-	CodeExhausted    Code = "exhausted" // no address left in the overlay's range
+	CodeConflict     Code = "conflict"      // somebody else changed it meanwhile
+	CodeAddressTaken Code = "address-taken" // of a network of two words: another machine has it
+	CodeWrongSecret  Code = "wrong-secret"  // the network of that name has another
+	CodeExhausted    Code = "exhausted"     // no address left in the overlay's range
 	CodeBadRequest   Code = "bad-request"
 	CodeNotFound     Code = "not-found"
 	CodeDenied       Code = "denied"
@@ -49,7 +51,8 @@ func CodeOf(err error) Code {
 // Permanent reports that trying again with the same credentials cannot help.
 func (c Code) Permanent() bool {
 	switch c {
-	case CodeBadToken, CodeSpentToken, CodeExpiredToken, CodeExpiredNode, CodeRemoved, CodeDenied, CodeBadRequest:
+	case CodeBadToken, CodeSpentToken, CodeExpiredToken, CodeExpiredNode, CodeRemoved, CodeDenied, CodeBadRequest,
+		CodeAddressTaken, CodeWrongSecret:
 		return true
 	}
 	return false
