@@ -193,9 +193,10 @@ func purityRule(s source) (wrong []string) {
 
 func meetingRule(s source) (wrong []string) {
 	strangers := map[string][]string{
-		"control": {"node"},
-		"node":    {"control"},
-		"relay":   {"control", "node"},
+		"control":    {"node", "rendezvous"},
+		"node":       {"control"},
+		"relay":      {"control", "node", "rendezvous"},
+		"rendezvous": {"control", "node", "relay"},
 	}
 	if s.test {
 		return nil
@@ -369,6 +370,9 @@ func TestEveryRuleOfTheHouseCatchesWhatItForbids(t *testing.T) {
 		{"control/control.go", `package control; import ("weft/wire"; "weft/control/store"; "weft/relay")`, ""},
 		{"node/node.go", `package node; import ("weft/relay"; "weft/engine")`, ""},
 		{"relay/relay.go", `package relay; import "weft/wire"`, ""},
+		{"rendezvous/view.go", `package rendezvous; import ("weft/stream"; "weft/wire")`, ""},
+		{"rendezvous/server.go", `package rendezvous; import "weft/relay"`, "3"},
+		{"node/meeting.go", `package node; import "weft/rendezvous"`, ""},
 		{"node/node_test.go", `package node_test; import "weft/control"`, ""},
 
 		{"host/route_linux.go", `package host; import "os/exec"; func f() { exec.Command("ip", "route") }`, ""},
