@@ -94,7 +94,7 @@ func (s *Server) takeBind(dst []byte, b bind) []byte {
 
 // examine verifies a ticket, and by a proof that who brings it holds its node's key.
 func (s *Server) examine(raw []byte, proves func(key.Box) bool) (*admission, wire.Refusal) {
-	t, why := wire.VerifyTicket(raw, *s.issuer.Load(), s.clock())
+	t, guest, why := s.readTicket(raw)
 	if why != wire.RefusedNot {
 		return nil, why
 	}
@@ -102,7 +102,7 @@ func (s *Server) examine(raw []byte, proves func(key.Box) bool) (*admission, wir
 	if err != nil || !proves(box) {
 		return nil, wire.RefusedForged
 	}
-	return &admission{ticket: t, raw: [wire.TicketSize]byte(raw), box: box}, wire.RefusedNot
+	return &admission{guest: guest, ticket: t, raw: [wire.TicketSize]byte(raw), box: box}, wire.RefusedNot
 }
 
 // stand puts an admitted node at the address of its Bind.

@@ -24,6 +24,9 @@
 // it brings about: somebody who repeats one that he recorded has the relay send to its asker, no more than he
 // sends himself, and no more than the pace.
 //
+// Networks that are not the coordinator's may be guests ([Guests]): those of a rendezvous in the same process. None are
+// unless it is said, and what is forwarded for them is bounded.
+//
 // Beside the port for all this there may be an alternate one that answers STUN and nothing else (RFC 5780 with
 // one address).
 //
@@ -105,6 +108,7 @@ const (
 type Config struct {
 	Key    key.RelayPrivate
 	Issuer key.SigningPublic // whose tickets admit nodes; none until SetIssuer if it is zero
+	Guests Guests            // none unless it has an issuer
 	Limits Limits
 	Logger *slog.Logger     // slog.Default if nil
 	Now    func() time.Time // time.Now if nil
@@ -120,10 +124,11 @@ type Server struct {
 	cookies cookies
 	issuer  atomic.Pointer[key.SigningPublic]
 
-	nodes table[nodeName, *node]
-	addrs table[addrName, *binding]
-	count counters
-	slow  admissions
+	nodes  table[nodeName, *node]
+	addrs  table[addrName, *binding]
+	count  counters
+	slow   admissions
+	guests guestBook
 
 	mu       sync.Mutex // for changes of the tables and of what follows
 	revoked  map[weft.NodeID]bool
@@ -152,6 +157,7 @@ func New(c Config) (*Server, error) {
 		sessions: map[*session]struct{}{},
 		closed:   make(chan struct{}),
 		greeting: map[net.Conn]struct{}{},
+		guests:   guestBook{Guests: c.Guests, networks: map[[8]byte]*guestNetwork{}},
 	}
 	var secret [16]byte
 	if _, err := rand.Read(secret[:]); err != nil {
@@ -175,7 +181,9 @@ func (s *Server) SetIssuer(k key.SigningPublic) {
 		return
 	}
 	for _, n := range s.nodes.all() {
-		s.drop(n, wire.RefusedForged)
+		if n.guest == nil {
+			s.drop(n, wire.RefusedForged)
+		}
 	}
 }
 
@@ -190,7 +198,7 @@ func (s *Server) SetRevoked(nodes []weft.NodeID) {
 	defer s.mu.Unlock()
 	s.revoked = revoked
 	for name, n := range s.nodes.all() {
-		if revoked[name.id] {
+		if n.guest == nil && revoked[name.id] {
 			s.drop(n, wire.RefusedRevoked)
 		}
 	}

@@ -300,6 +300,9 @@ func (ss *session) forward(now time.Duration, b []byte, count int, w *host.UDPWr
 		s.count.drop(DropMalformed, count)
 		return w
 	}
+	if s.limited(ss.node, now, len(b), count) {
+		return w
+	}
 	to := nodeName{network: ss.node.name.network, id: frameNode(b)}
 	n := s.nodes.get(to)
 	if n == nil {

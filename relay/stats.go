@@ -17,10 +17,11 @@ const (
 	DropAge                   // it waited too long in the receiver's queue
 	DropBusy                  // a Bind while too many waited to be verified
 	DropLimited               // a Locate or Probe of a node that asks too often
+	DropGuest                 // of a network of guests that has more than its share
 	drops
 )
 
-var dropNames = [drops]string{"malformed", "stranger", "no-such-node", "too-long", "socket-full", "kernel", "queue-full", "aged", "busy", "limited"}
+var dropNames = [drops]string{"malformed", "stranger", "no-such-node", "too-long", "socket-full", "kernel", "queue-full", "aged", "busy", "limited", "guest"}
 
 func (d Drop) String() string {
 	if d < drops {

@@ -86,6 +86,7 @@ func (a addrName) shard() uint8 {
 // node is a node that is bound, in one way or both.
 type node struct {
 	name      nodeName
+	guest     *guestNetwork // nil: of the relay's own network
 	admission atomic.Pointer[admission]
 	udp       atomic.Pointer[binding]
 	stream    atomic.Pointer[session]
@@ -95,6 +96,7 @@ type node struct {
 
 // admission is a ticket that was verified, and what follows from it. It is not changed.
 type admission struct {
+	guest  bool
 	ticket wire.Ticket
 	raw    [wire.TicketSize]byte
 	box    key.Box
@@ -136,7 +138,7 @@ func (n *node) binding(now time.Duration) *binding {
 // admit finds or makes the node of a verified ticket. The server's lock is held.
 func (s *Server) admit(a *admission) (*node, wire.Refusal) {
 	name := nodeName{network: a.ticket.Network, id: a.ticket.Node}
-	if s.revoked[name.id] {
+	if !a.guest && s.revoked[name.id] {
 		return nil, wire.RefusedRevoked
 	}
 	n := s.nodes.get(name)
@@ -145,9 +147,17 @@ func (s *Server) admit(a *admission) (*node, wire.Refusal) {
 			return nil, wire.RefusedFull
 		}
 		n = &node{name: name}
+		if a.guest {
+			if why := s.guests.enter(n); why != wire.RefusedNot {
+				return nil, why
+			}
+		}
 		n.admission.Store(a)
 		s.nodes.set(name, n)
 		return n, wire.RefusedNot
+	}
+	if a.guest != (n.guest != nil) { // two networks of one name: never but by design
+		return nil, wire.RefusedForged
 	}
 	switch old := n.admission.Load(); {
 	case old.ticket.Key != a.ticket.Key:
@@ -203,13 +213,24 @@ func (s *Server) drop(n *node, why wire.Refusal) {
 	if ss := n.stream.Swap(nil); ss != nil {
 		ss.refuse(why)
 	}
-	s.nodes.delete(n.name)
+	s.strike(n)
 }
 
 // forget removes a node that is bound in no way any more. The server's lock is held.
 func (s *Server) forget(n *node) {
 	if n.udp.Load() == nil && n.stream.Load() == nil && s.nodes.get(n.name) == n {
-		s.nodes.delete(n.name)
+		s.strike(n)
+	}
+}
+
+// strike takes a node out of the table. The server's lock is held.
+func (s *Server) strike(n *node) {
+	if s.nodes.get(n.name) != n {
+		return
+	}
+	s.nodes.delete(n.name)
+	if n.guest != nil {
+		s.guests.leave(n)
 	}
 }
 

@@ -247,6 +247,9 @@ func (l *loop) forward(m *host.UDPRead, id weft.NodeID, data []byte, count int) 
 		s.count.drop(DropStranger, count)
 		return
 	}
+	if s.limited(from.node, l.now, len(data), count) {
+		return
+	}
 	name := nodeName{network: from.node.name.network, id: id}
 	if l.node == nil || name != l.to {
 		l.to, l.node = name, s.nodes.get(name)
