@@ -28,12 +28,16 @@ func (a *app) nodeCommand() *cobra.Command {
 	var token, passwordFile string
 	var links []string
 	var mtu int
+	var words wordFlags
 	c := &cobra.Command{
 		Use:   "node",
 		Short: "Run the daemon that keeps this machine in its network",
 		Long: `Run the daemon, in the foreground. With a token it joins first, unattended; a machine that is a member needs
 none. It is ready when it says so in a line on standard output (and to systemd, if that started it); with --json
 that line is the document of weft status.
+
+Without a server's accounts, two words make a network: --secret NAME:SECRET, the same on every machine, and --rendezvous
+HOST, a weft server --rendezvous-only that introduces them. It is needed at the first start only; docs/two-words.md has more.
 
 A network interface takes root, or CAP_NET_ADMIN. With --userspace there is none, and anybody may run it: programs
 reach the network through a SOCKS5 and HTTP proxy on loopback, and what arrives for this node is handed to programs
@@ -51,6 +55,9 @@ server that is not reached is tried again, for as long as it takes.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if cfg.Token, err = a.readToken(token, c.Flags().Changed("token")); err != nil {
+				return err
+			}
+			if cfg.Words, err = a.readWords(c, words, cfg.Token); err != nil {
 				return err
 			}
 			if cfg.MTU = mtu; c.Flags().Changed("mtu") && (mtu < node.MinMTU || mtu > node.MaxMTU) {
@@ -89,6 +96,7 @@ server that is not reached is tried again, for as long as it takes.`,
 	f := c.Flags()
 	f.StringVar(&cfg.StateDir, "state", "", "directory of keys and settings (default /var/lib/weft, or below the home directory without root)")
 	f.StringVar(&token, "token", "", tokenHelp)
+	words.add(f)
 	f.StringVar(&cfg.Name, "name", "", "name to join under (default the host's)")
 	f.StringVar(&cfg.TUN, "tun", "weft0", "name of the network interface")
 	f.IntVar(&mtu, "mtu", 0, "longest packet of the network's interface, in bytes: as weft set mtu=, and kept like that")

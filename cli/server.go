@@ -20,6 +20,7 @@ import (
 	"weft/host"
 	"weft/key"
 	"weft/relay"
+	"weft/rendezvous"
 	"weft/wire"
 )
 
@@ -35,6 +36,7 @@ const (
 type serverOptions struct {
 	dir, listen, stun, url string
 	range4, range6         string
+	meet                   rendezvousOptions
 }
 
 func (a *app) serverCommand() *cobra.Command {
@@ -48,6 +50,10 @@ makes keys, a certificate and a database in DIR, and prints one line to paste on
 The TCP port takes TLS and plain HTTP alike, so a reverse proxy may stand in front. Machines know the server
 by the key in their token; keep DIR safe, and a backup of it. With --json it prints one line when it is ready.
 
+With --rendezvous-only there are no accounts: machines that are started with the same two words (weft node --secret) find
+each other here, whoever they belong to, unless --rendezvous-network names those that may. With --rendezvous a
+coordination server is that as well.
+
 Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return advise(a.server(c.Context(), o), "--data") },
@@ -59,6 +65,7 @@ Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 	f.StringVar(&o.url, "url", "", "where machines reach this server, https://host[:port] (default by this machine's address)")
 	f.StringVar(&o.range4, "range", "", "IPv4 range of the overlay, at the first start (default 100.64.0.0/10)")
 	f.StringVar(&o.range6, "range6", "", "IPv6 range of the overlay, at the first start (default a random ULA /48)")
+	o.meet.add(f)
 	return c
 }
 
@@ -67,6 +74,9 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	log := a.logger()
 	ranges, err := parseRanges(o.range4, o.range6)
 	if err != nil {
+		return err
+	}
+	if err := o.meet.check(o.range4 != "" || o.range6 != ""); err != nil {
 		return err
 	}
 	front, err := listenFront(o.listen, o.stun)
@@ -79,6 +89,9 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	}
 	if err := wire.CheckServerURL(o.url); err != nil {
 		return usagef("--url: %w", err)
+	}
+	if o.meet.only {
+		return a.meetOnly(ctx, o, front)
 	}
 
 	dir, err := control.OpenDir(ctx, o.dir)
@@ -102,7 +115,17 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 		return err
 	}
 	defer srv.Close()
-	rel, err := relay.New(relay.Config{Key: relayKey, Issuer: srv.Signing(), Logger: log})
+	var guests key.SigningPrivate
+	var meet *rendezvous.Server
+	if o.meet.on {
+		if guests, err = loadSigning(filepath.Join(o.dir, rendezvousKeyFile)); err != nil {
+			return err
+		}
+		if meet, err = o.meet.server(guests, self, log); err != nil {
+			return err
+		}
+	}
+	rel, err := relay.New(relay.Config{Key: relayKey, Issuer: srv.Signing(), Guests: o.meet.guests(guests), Logger: log})
 	if err != nil {
 		return err
 	}
@@ -119,6 +142,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	mux.Handle(wire.ControlPath, srv)
 	mux.Handle(wire.RelayPath, rel)
 	mux.HandleFunc("/", greet)
+	handleRendezvous(ctx, mux, meet)
 	if err := a.invite(ctx, srv, o, front); err != nil {
 		return err
 	}

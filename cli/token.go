@@ -67,7 +67,10 @@ func emptyToken(what string) error {
 
 // hideToken replaces the process by itself with the token in its environment instead of its command line. It
 // returns only when that fails or when the token is not in the command line.
-func (a *app) hideToken(token string) error {
+func (a *app) hideToken(token string) error { return a.hide(token, "--token", tokenEnv) }
+
+// hide does that with whatever a flag gave.
+func (a *app) hide(token, flag, env string) error {
 	at := slices.IndexFunc(os.Args, func(s string) bool { return strings.HasSuffix(s, token) })
 	if at < 0 {
 		return nil
@@ -75,10 +78,10 @@ func (a *app) hideToken(token string) error {
 	argv := slices.Clone(os.Args)
 	argv[at] = strings.TrimSuffix(argv[at], token)
 	switch {
-	case argv[at] == "" && at > 0 && argv[at-1] == "--token":
+	case argv[at] == "" && at > 0 && argv[at-1] == flag:
 		argv = slices.Delete(argv, at-1, at+1)
-	default: // --token=TOKEN, or weft up TOKEN
+	default: // FLAG=TOKEN, or weft up TOKEN
 		argv = slices.Delete(argv, at, at+1)
 	}
-	return host.Restart(argv[1:], []string{tokenEnv + "=" + token})
+	return host.Restart(argv[1:], []string{env + "=" + token})
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type Config struct {
 	StateDir string
 	Socket   string
 	Token    string // of an unattended join; ignored when the machine has joined that server already
+	Words    *Words // of a network of two words, in place of a token
 	Name     string // wished for; "" is the host's
 	TUN      string // name of the interface
 	// Links names the interfaces to reach peers by; none: those that lead somewhere, if there are several.
@@ -105,7 +107,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	apiDone := make(chan error, 1)
 	go func() { apiDone <- d.serveAPI(ctx, l) }()
 
-	d.unattended = d.cfg.Token != "" && d.state.Map() == nil
+	if d.cfg.Words != nil {
+		if err := d.meet(*d.cfg.Words); err != nil {
+			return err
+		}
+	}
+	d.unattended = (d.cfg.Token != "" || d.cfg.Words != nil) && d.state.Map() == nil
 	if d.cfg.Token != "" {
 		if err := d.join(UpRequest{Token: d.cfg.Token, Name: d.cfg.Name}); err != nil {
 			return err
@@ -192,18 +199,17 @@ func (d *Daemon) join(q UpRequest) error {
 		return &weft.Error{Code: weft.CodeBadRequest, Message: fmt.Sprintf(
 			"this machine already belongs to the network of %s: leave it first with `weft logout`, or run a second node with its own --state, --socket and --tun", id.URL)}
 	}
-	name := q.Name
-	if name == "" {
-		name = d.cfg.Name
-	}
-	if name == "" {
-		name = id.Name // of a machine that was removed and comes back
-	}
+	d.stopAll()
+	return d.state.Join(t, d.nameOf(q.Name, id))
+}
+
+// nameOf is the name to join under.
+func (d *Daemon) nameOf(asked string, id Identity) string {
+	name := cmp.Or(asked, d.cfg.Name, id.Name) // the last of a machine that was removed and comes back
 	if name == "" {
 		name, _ = os.Hostname()
 	}
-	d.stopAll()
-	return d.state.Join(t, weft.CleanName(name))
+	return weft.CleanName(name)
 }
 
 // start brings up what should be up and is not.
@@ -217,7 +223,10 @@ func (d *Daemon) start() {
 	}
 	d.refusal = nil
 	ctx, cancel := context.WithCancel(d.ctx)
-	s := newSession(d.state, sink{d, ctx}, d.outbox, d.log)
+	var s coordinator = newSession(d.state, sink{d, ctx}, d.outbox, d.log)
+	if d.state.Identity().Network.Name != "" {
+		s = newMeeting(d.state, sink{d, ctx}, d.outbox, d.log)
+	}
 	done := make(chan struct{})
 	d.session, d.stopSession, d.sessionDone = s, cancel, done
 	go func() {
@@ -411,6 +420,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 		case d.session != nil:
 			told, done = d.session.logout(), d.sessionDone
 		}
+		told = told || d.state.Identity().Network.Name != "" // it is forgotten soon by itself
 		return nil
 	})
 	if err != nil {

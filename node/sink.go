@@ -47,6 +47,11 @@ func (d *Daemon) refused(e *weft.Error) {
 	switch e.Code {
 	case weft.CodeExpiredNode:
 		d.endMesh()
+	case weft.CodeAddressTaken, weft.CodeExhausted: // of a network of two words: what the map says of this node is not so
+		d.endMesh()
+		if err := d.state.ForgetMap(); err != nil {
+			d.log.Error("the next start begins with an address that another machine has", "error", err)
+		}
 	case weft.CodeRemoved:
 		d.endMesh()
 		if err := d.state.ForgetMap(); err != nil {
@@ -69,6 +74,9 @@ func (d *Daemon) refused(e *weft.Error) {
 
 // setMap takes a new map in.
 func (d *Daemon) setMap(m weft.NetworkMap) {
+	if old := d.state.Map(); old != nil && old.Self.ID != m.Self.ID { // what carries packets is made for one number
+		d.endMesh()
+	}
 	d.state.SetMap(&m)
 	if d.mesh == nil {
 		d.startMesh()

@@ -16,6 +16,7 @@ import (
 	"weft/engine"
 	"weft/host"
 	"weft/key"
+	"weft/rendezvous"
 	"weft/wire"
 )
 
@@ -39,6 +40,10 @@ type Identity struct {
 	// Secret is kept between reading the token and the server's welcome, so that a join that was cut short
 	// goes on by itself.
 	Secret []byte
+	// Network is what two words made, of a machine that joined by them; then URL is where its rendezvous is, Server is
+	// nobody's, and Address is the overlay address that was asked for, invalid if any will do.
+	Network rendezvous.Network
+	Address netip.Prefix
 }
 
 // Joined reports whether the machine belongs to a network, or is on its way into one.
@@ -53,6 +58,9 @@ type identityDoc struct {
 	Fingerprint []byte           `json:"fingerprint,omitempty"`
 	Name        string           `json:"name"`
 	Secret      []byte           `json:"secret,omitempty"`
+	Network     string           `json:"network,omitempty"`
+	Shared      string           `json:"network_secret,omitempty"`
+	Address     netip.Prefix     `json:"address,omitzero"`
 }
 
 // Settings are what weft set changes. The zero value is the default.
@@ -139,6 +147,17 @@ func (s *State) load(log *slog.Logger) error {
 		}
 		s.identity.Server, s.identity.URL, s.identity.Fingerprint = doc.Server, doc.URL, doc.Fingerprint
 		s.identity.Name, s.identity.Secret = doc.Name, doc.Secret
+		if doc.Network != "" {
+			shared, err := key.ParseShared(doc.Shared)
+			if err == nil {
+				s.identity.Network, err = rendezvous.NewNetwork(doc.Network, shared)
+			}
+			if err != nil {
+				return fmt.Errorf("%s does not hold the secret of the network %s (%w); restore it from a backup, or delete the directory and start with --secret",
+					filepath.Join(s.dir, identityFile), doc.Network, err)
+			}
+			s.identity.Address = doc.Address
+		}
 	}
 	if err := s.read(settingsFile, &s.settings); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w; correct or delete that file", err)
@@ -191,6 +210,23 @@ func (s *State) Join(t wire.Token, name string) error {
 	defer s.mu.Unlock()
 	id := s.identity
 	id.Server, id.URL, id.Fingerprint, id.Name, id.Secret = t.Server, t.URL, t.Fingerprint, name, t.Secret[:]
+	id.Network, id.Address = rendezvous.Network{}, netip.Prefix{}
+	return s.writeIdentity(id)
+}
+
+// Meet makes the machine a member of a network of two words. The map is forgotten where it is another network's, or this
+// machine is to have another address.
+func (s *State) Meet(w Words, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.netmap; m != nil && (s.identity.Network.Public != w.Network.Public || w.Address.IsValid() && !slices.Contains(m.Self.Addrs, w.Address.Addr())) {
+		if err := s.forgetMap(); err != nil {
+			return err
+		}
+	}
+	id := s.identity
+	id.Server, id.Fingerprint, id.Secret = key.ServerPublic{}, nil, nil
+	id.URL, id.Name, id.Network, id.Address = w.URL, name, w.Network, w.Address
 	return s.writeIdentity(id)
 }
 
@@ -253,10 +289,14 @@ func (s *State) SetMap(m *weft.NetworkMap) {
 
 // writeIdentity stores the identity, and takes it as the current one only when it is stored.
 func (s *State) writeIdentity(id Identity) error {
-	err := s.write(identityFile, identityDoc{
+	doc := identityDoc{
 		Machine: id.Machine.Reveal(), Node: id.Node.Reveal(), Server: id.Server,
 		URL: id.URL, Fingerprint: id.Fingerprint, Name: id.Name, Secret: id.Secret,
-	})
+	}
+	if id.Network.Name != "" {
+		doc.Network, doc.Shared, doc.Address = id.Network.Name, id.Network.Shared.Reveal(), id.Address
+	}
+	err := s.write(identityFile, doc)
 	if err == nil {
 		s.identity = id
 	}
