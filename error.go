@@ -10,7 +10,9 @@ const (
 	CodeBadToken     Code = "bad-token"     // no such join key, or it is mistyped
 	CodeSpentToken   Code = "spent-token"   // a one-off key that another machine has used
 	CodeExpiredToken Code = "expired-token" // past its expiry
-	CodeExpiredNode  Code = "expired-node"  // the node's own key is past its expiry
+	CodeExpiredNode  Code = "expired-node"  // the node's membership is past its end
+	CodeWaiting      Code = "waiting"       // for an administrator's approval
+	CodeDisabled     Code = "disabled"      // the node, or its user, by an administrator
 	CodeRemoved      Code = "removed"       // the node was deleted on the server
 	CodeWrongServer  Code = "wrong-server"  // the server holds another key than the one pinned
 	CodeNameTaken    Code = "name-taken"
@@ -51,9 +53,13 @@ func CodeOf(err error) Code {
 // Permanent reports that trying again with the same credentials cannot help.
 func (c Code) Permanent() bool {
 	switch c {
-	case CodeBadToken, CodeSpentToken, CodeExpiredToken, CodeExpiredNode, CodeRemoved, CodeDenied, CodeBadRequest,
+	case CodeBadToken, CodeSpentToken, CodeExpiredToken, CodeRemoved, CodeDenied, CodeBadRequest,
 		CodeAddressTaken, CodeWrongSecret:
 		return true
 	}
 	return false
 }
+
+// Held reports that the server knows the node and keeps its stream open, but has it in no map until that changes on the
+// server.
+func (c Code) Held() bool { return c == CodeExpiredNode || c == CodeWaiting || c == CodeDisabled }

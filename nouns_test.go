@@ -119,13 +119,24 @@ func TestAnErrorIsKnownByItsCode(t *testing.T) {
 
 func TestTryingAgainHelpsAgainstSomeErrors(t *testing.T) {
 	for code, want := range map[weft.Code]bool{
-		weft.CodeBadToken: true, weft.CodeSpentToken: true, weft.CodeExpiredToken: true, weft.CodeExpiredNode: true,
+		weft.CodeBadToken: true, weft.CodeSpentToken: true, weft.CodeExpiredToken: true,
 		weft.CodeRemoved: true, weft.CodeDenied: true, weft.CodeBadRequest: true,
-		weft.CodeUnavailable: false, weft.CodeInternal: false, weft.CodeExhausted: false, weft.CodeNameTaken: false,
+		weft.CodeUnavailable: false, weft.CodeExpiredNode: false, weft.CodeWaiting: false, weft.CodeDisabled: false, weft.CodeInternal: false, weft.CodeExhausted: false, weft.CodeNameTaken: false,
 		weft.CodeNotFound: false, weft.CodeWrongServer: false, "": false, "of a newer server": false,
 	} {
 		if got := code.Permanent(); got != want {
 			t.Errorf("%q permanent: %v", code, got)
+		}
+	}
+}
+
+func TestWhoIsHeldMayComeBackWithoutAWord(t *testing.T) {
+	for code, want := range map[weft.Code]bool{
+		weft.CodeExpiredNode: true, weft.CodeWaiting: true, weft.CodeDisabled: true,
+		weft.CodeRemoved: false, weft.CodeDenied: false, weft.CodeUnavailable: false, "": false,
+	} {
+		if got := code.Held(); got != want || got && code.Permanent() {
+			t.Errorf("%q held: %v, permanent: %v", code, got, code.Permanent())
 		}
 	}
 }

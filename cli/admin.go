@@ -100,32 +100,6 @@ func (ad *admin) statusCommand() *cobra.Command {
 		}}
 }
 
-func (ad *admin) userCommand() *cobra.Command {
-	return group("user", "People that nodes belong to",
-		&cobra.Command{Use: "create NAME", Short: "Make a user", Args: args(1, 1),
-			RunE: func(c *cobra.Command, list []string) error {
-				u, err := ad.client().CreateUser(c.Context(), list[0])
-				return show(ad, u, err, func(u control.UserAnswer) { fmt.Fprintln(ad.out, u.User.Name) })
-			}},
-		&cobra.Command{Use: "list", Short: "List the users", Args: noArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				u, err := ad.client().Users(c.Context())
-				return show(ad, u, err, func(u control.UsersAnswer) {
-					var rows [][]string
-					for _, x := range u.Users {
-						rows = append(rows, []string{x.Name, strconv.Itoa(x.Nodes), date(x.Created)})
-					}
-					ad.table("USER\tNODES\tCREATED", rows)
-				})
-			}},
-		&cobra.Command{Use: "remove NAME", Short: "Remove a user who has no nodes", Args: args(1, 1),
-			RunE: func(c *cobra.Command, list []string) error {
-				d, err := ad.client().RemoveUser(c.Context(), list[0])
-				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
-			}},
-	)
-}
-
 func (ad *admin) keyCreateCommand() *cobra.Command {
 	var r control.KeyRequest
 	create := &cobra.Command{
@@ -137,6 +111,9 @@ func (ad *admin) keyCreateCommand() *cobra.Command {
 			if r.Lifetime < 0 || c.Flags().Changed("expires") && r.Lifetime == 0 {
 				return usagef("--expires must be above zero, for example 24h")
 			}
+			if r.NodeLifetime < 0 || c.Flags().Changed("node-expires") && r.NodeLifetime == 0 {
+				return usagef("--node-expires must be above zero, for example 2160h")
+			}
 			k, err := ad.client().CreateKey(c.Context(), r)
 			return show(ad, k, err, func(k control.KeyAnswer) { fmt.Fprintln(ad.out, k.Token) })
 		},
@@ -147,6 +124,8 @@ func (ad *admin) keyCreateCommand() *cobra.Command {
 	f.BoolVar(&r.Reusable, "reusable", false, "for any number of machines")
 	f.BoolVar(&r.Ephemeral, "ephemeral", false, "nodes vanish a minute after they leave")
 	f.BoolVar(&r.Relay, "relay", false, "for a stand-alone relay (weft relay)")
+	f.BoolVar(&r.Approved, "approved", false, "nodes need no approval (weft server --approve)")
+	f.DurationVar(&r.NodeLifetime, "node-expires", 0, "after how long nodes have to join again with a new token, for example 2160h (default never)")
 	f.DurationVar(&r.Lifetime, "expires", 0, "how long it lets machines in, for example 24h (default for ever)")
 	return create
 }
@@ -203,72 +182,12 @@ func keyKind(k control.KeyInfo) string {
 	for _, w := range []struct {
 		is   bool
 		word string
-	}{{k.Relay, "relay"}, {k.Reusable, "reusable"}, {!k.Reusable, "one-off"}, {k.Ephemeral, "ephemeral"}} {
+	}{{k.Relay, "relay"}, {k.Reusable, "reusable"}, {!k.Reusable, "one-off"}, {k.Ephemeral, "ephemeral"}, {k.Approved, "approved"}} {
 		if w.is {
 			words = append(words, w.word)
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-func (ad *admin) nodeCommand() *cobra.Command {
-	var r control.ExpireRequest
-	expire := &cobra.Command{Use: "expire NODE", Short: "End a node's membership, now or in a while; it keeps its place", Args: args(1, 1),
-		RunE: func(c *cobra.Command, list []string) error {
-			n, err := ad.client().ExpireNode(c.Context(), list[0], r)
-			return show(ad, n, err, func(n control.NodeAnswer) {
-				if n.Node.Expires.IsZero() {
-					fmt.Fprintln(ad.out, "never expires")
-				} else {
-					fmt.Fprintln(ad.out, "expires", date(n.Node.Expires))
-				}
-			})
-		}}
-	expire.Flags().DurationVar(&r.In, "in", 0, "how long from now")
-	expire.Flags().BoolVar(&r.Never, "never", false, "take the end away: an expired node is let in again")
-
-	return group("node", "Machines that are members",
-		expire,
-		&cobra.Command{Use: "list", Short: "List the nodes", Args: noArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				n, err := ad.client().Nodes(c.Context())
-				return show(ad, n, err, func(n control.NodesAnswer) {
-					var rows [][]string
-					names := make(map[weft.NodeID]string, len(n.Nodes))
-					for _, x := range n.Nodes {
-						names[x.ID] = x.Name
-					}
-					for _, x := range n.Nodes {
-						rows = append(rows, []string{strconv.Itoa(int(x.ID)), x.Name, joinAddrs(x.Addrs), x.User, strings.Join(x.Tags, ","),
-							nodeState(x), plainBy(x, names), date(x.Created)})
-					}
-					ad.table("ID\tNAME\tADDRESSES\tUSER\tTAGS\tSTATE\tVERSION\tCREATED", rows)
-				})
-			}},
-		&cobra.Command{Use: "rename NODE NAME", Short: "Give a node another name", Args: args(2, 2),
-			RunE: func(c *cobra.Command, list []string) error {
-				n, err := ad.client().RenameNode(c.Context(), list[0], list[1])
-				return show(ad, n, err, func(n control.NodeAnswer) { fmt.Fprintln(ad.out, n.Node.Name) })
-			}},
-		&cobra.Command{Use: "remove NODE", Short: "Remove a node: its peers forget it at once", Args: args(1, 1),
-			RunE: func(c *cobra.Command, list []string) error {
-				d, err := ad.client().RemoveNode(c.Context(), list[0])
-				return show(ad, d, err, func(control.DoneAnswer) { fmt.Fprintln(ad.out, "removed") })
-			}},
-		ad.nodeCreateCommand(),
-	)
-}
-
-func nodeState(n control.NodeInfo) string {
-	switch {
-	case n.Expired:
-		return "expired"
-	case n.Online:
-		return "online"
-	case n.LastSeen.IsZero():
-		return "offline"
-	}
-	return "offline since " + date(n.LastSeen)
 }
 
 func (ad *admin) relayCommand() *cobra.Command {

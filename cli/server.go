@@ -37,6 +37,7 @@ type serverOptions struct {
 	dir, listen, stun, url string
 	range4, range6         string
 	meet                   rendezvousOptions
+	approve                bool
 }
 
 func (a *app) serverCommand() *cobra.Command {
@@ -66,6 +67,7 @@ Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 	f.StringVar(&o.range4, "range", "", "IPv4 range of the overlay, at the first start (default 100.64.0.0/10)")
 	f.StringVar(&o.range6, "range6", "", "IPv6 range of the overlay, at the first start (default a random ULA /48)")
 	o.meet.add(f)
+	f.BoolVar(&o.approve, "approve", false, "have machines that join wait until an administrator approves them (weft admin node approve)")
 	return c
 }
 
@@ -109,7 +111,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	self := relayOf(embeddedName, relayKey.Public(), o.url, front.udpPort(), front.fingerprint)
 	srv, err := control.New(ctx, control.Config{
 		Keys: dir.Keys, Store: dir.Store, URL: o.url, Fingerprint: front.fingerprint,
-		Relay: &self, IPv4: ranges[0], IPv6: ranges[1], Log: log,
+		Relay: &self, IPv4: ranges[0], IPv6: ranges[1], Approve: o.approve, Log: log,
 	})
 	if err != nil {
 		return err

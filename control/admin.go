@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,6 +110,28 @@ func (s *Server) AdminHandler() http.Handler {
 		u, err := s.CreateUser(r.Context(), q.Name)
 		return UserAnswer{schema, u}, err
 	})
+	handle("POST /v1/users/{user}/rename", func(r *http.Request) (any, error) {
+		q, err := body[RenameRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		u, err := s.RenameUser(r.Context(), r.PathValue("user"), q.Name)
+		return UserAnswer{schema, u}, err
+	})
+	handle("POST /v1/users/{user}/expire", func(r *http.Request) (any, error) {
+		q, err := body[ExpireRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		u, err := s.ExpireUser(r.Context(), r.PathValue("user"), q)
+		return UserAnswer{schema, u}, err
+	})
+	for verb, f := range map[string]func(context.Context, string) (UserInfo, error){"disable": s.DisableUser, "enable": s.EnableUser} {
+		handle("POST /v1/users/{user}/"+verb, func(r *http.Request) (any, error) {
+			u, err := f(r.Context(), r.PathValue("user"))
+			return UserAnswer{schema, u}, err
+		})
+	}
 	handle("DELETE /v1/users/{user}", func(r *http.Request) (any, error) {
 		return DoneAnswer{schema}, s.RemoveUser(r.Context(), r.PathValue("user"))
 	})
@@ -169,6 +192,30 @@ func (s *Server) AdminHandler() http.Handler {
 		n, err := s.RenameNode(r.Context(), r.PathValue("node"), q.Name)
 		return NodeAnswer{schema, n}, err
 	})
+	handle("POST /v1/nodes/{node}/move", func(r *http.Request) (any, error) {
+		q, err := body[MoveRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		n, err := s.MoveNode(r.Context(), r.PathValue("node"), q.User)
+		return NodeAnswer{schema, n}, err
+	})
+	handle("POST /v1/nodes/{node}/tag", func(r *http.Request) (any, error) {
+		q, err := body[TagRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		n, err := s.TagNode(r.Context(), r.PathValue("node"), q.Tags)
+		return NodeAnswer{schema, n}, err
+	})
+	for verb, f := range map[string]func(context.Context, string) (NodeInfo, error){
+		"approve": s.ApproveNode, "disable": s.DisableNode, "enable": s.EnableNode,
+	} {
+		handle("POST /v1/nodes/{node}/"+verb, func(r *http.Request) (any, error) {
+			n, err := f(r.Context(), r.PathValue("node"))
+			return NodeAnswer{schema, n}, err
+		})
+	}
 	handle("DELETE /v1/nodes/{node}", func(r *http.Request) (any, error) {
 		return DoneAnswer{schema}, s.RemoveNode(r.Context(), r.PathValue("node"))
 	})

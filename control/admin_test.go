@@ -87,7 +87,7 @@ func TestTheAdministratorDoesEverythingOverTheSocket(t *testing.T) {
 	check(err)
 	ended, err := c.ExpireNode(ctx, "1", ExpireRequest{})
 	check(err)
-	if renamed.Node.Name != "leg" || !ended.Node.Expired {
+	if renamed.Node.Name != "leg" || ended.Node.Standing != "expired" {
 		t.Errorf("%+v, %+v", renamed, ended)
 	}
 	_, err = c.RemoveNode(ctx, "leg")

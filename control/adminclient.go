@@ -57,6 +57,26 @@ func (c *AdminClient) CreateUser(ctx context.Context, name string) (UserAnswer, 
 	return call[UserAnswer](ctx, c, http.MethodPost, "users", UserRequest{name})
 }
 
+// RenameUser gives a user another name.
+func (c *AdminClient) RenameUser(ctx context.Context, user, name string) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/rename", RenameRequest{name})
+}
+
+// ExpireUser moves a user's end.
+func (c *AdminClient) ExpireUser(ctx context.Context, user string, r ExpireRequest) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/expire", r)
+}
+
+// DisableUser puts a user out, EnableUser takes that back.
+func (c *AdminClient) DisableUser(ctx context.Context, user string) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/disable", nothing{})
+}
+
+// EnableUser takes DisableUser back.
+func (c *AdminClient) EnableUser(ctx context.Context, user string) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/enable", nothing{})
+}
+
 // RemoveUser removes a user who has no nodes, and withdraws the user's join keys.
 func (c *AdminClient) RemoveUser(ctx context.Context, name string) (DoneAnswer, error) {
 	return call[DoneAnswer](ctx, c, http.MethodDelete, "users/"+url.PathEscape(name), nil)
@@ -102,6 +122,31 @@ func (c *AdminClient) RenameNode(ctx context.Context, node, name string) (NodeAn
 	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/rename", RenameRequest{name})
 }
 
+// MoveNode gives a node, given by name or number, to another user; "": to nobody.
+func (c *AdminClient) MoveNode(ctx context.Context, node, user string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/move", MoveRequest{user})
+}
+
+// TagNode gives a node, given by name or number, other tags: all of them.
+func (c *AdminClient) TagNode(ctx context.Context, node string, tags []string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/tag", TagRequest{tags})
+}
+
+// ApproveNode lets a node, given by name or number, in that waits.
+func (c *AdminClient) ApproveNode(ctx context.Context, node string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/approve", nothing{})
+}
+
+// DisableNode puts a node, given by name or number, out.
+func (c *AdminClient) DisableNode(ctx context.Context, node string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/disable", nothing{})
+}
+
+// EnableNode takes DisableNode back.
+func (c *AdminClient) EnableNode(ctx context.Context, node string) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/enable", nothing{})
+}
+
 // RemoveNode removes a node, given by name or number.
 func (c *AdminClient) RemoveNode(ctx context.Context, node string) (DoneAnswer, error) {
 	return call[DoneAnswer](ctx, c, http.MethodDelete, "nodes/"+url.PathEscape(node), nil)
@@ -116,6 +161,9 @@ func (c *AdminClient) Relays(ctx context.Context) (RelaysAnswer, error) {
 func (c *AdminClient) RemoveRelay(ctx context.Context, relay string) (DoneAnswer, error) {
 	return call[DoneAnswer](ctx, c, http.MethodDelete, "relays/"+url.PathEscape(relay), nil)
 }
+
+// nothing is the body of a request that says all in its path.
+type nothing struct{}
 
 func call[T any](ctx context.Context, c *AdminClient, method, what string, q any) (answer T, err error) {
 	var in io.Reader = http.NoBody

@@ -28,9 +28,10 @@
 //
 // The Noise handshake has proved the machine key before anything is read; every request on a stream is that
 // machine's. A machine that is not known needs the secret of a join key, which is stored as its hash. A machine that
-// is known needs none, and whatever secret it sends is not looked at: an expired node is let in by its
-// administrator, not by an old key. An expired node is out of everybody's map, and its relay tickets are revoked,
-// as if it were removed; but it keeps its number and addresses and is back when its end is moved.
+// is known needs none, and whatever secret it sends is not looked at, but for that of an expired one: which is let in
+// again by a key made since, not by an old one, or by its administrator. A node that has expired, waits for approval,
+// or is disabled, itself or with its user, is out of everybody's map, and its relay tickets are revoked, as if it were
+// removed (standing.go); but it keeps its number and addresses, and its stream, by which it hears when it is back.
 //
 // Numbers, and so IPv6 addresses, and IPv4 addresses are given once and never again, not even when the node that
 // had them is gone: somebody may still have them in a configuration.
@@ -115,6 +116,9 @@ type Config struct {
 	// first start that is DefaultIPv4 and a random range of RFC 4193.
 	IPv4, IPv6 netip.Prefix
 
+	// Approve has nodes wait for an administrator, but for those that join with a key that says otherwise.
+	Approve bool
+
 	Log *slog.Logger // nil: slog.Default
 }
 
@@ -126,7 +130,9 @@ type Server struct {
 	url   string
 	print []byte // the certificate's fingerprint
 	epoch string // of versions: another one after every start
-	log   *slog.Logger
+	// approve has new nodes wait.
+	approve bool
+	log     *slog.Logger
 
 	now   atomic.Pointer[snapshot]
 	ops   chan op
@@ -153,7 +159,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		keys: c.Keys, store: c.Store, url: c.URL, print: c.Fingerprint, epoch: randomHex(), log: c.Log,
+		keys: c.Keys, store: c.Store, url: c.URL, print: c.Fingerprint, epoch: randomHex(), approve: c.Approve, log: c.Log,
 		ops: make(chan op, maxBatch), bulk: newGate(bulkMemory),
 		sessions: make(map[*session]struct{}), closing: make(chan struct{}), quit: make(chan struct{}), written: make(chan struct{}),
 	}

@@ -23,7 +23,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	type step struct{ what, which, other, pause int }
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			rapid.IntRange(0, 18).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
+			rapid.IntRange(0, 21).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
 			rapid.IntRange(0, 9).Draw(rt, "other"), rapid.IntRange(0, 8).Draw(rt, "pause"),
 		}
 	}), 1, 60)
@@ -117,8 +117,28 @@ func (l *life) step(what, which, other int) {
 		_ = w.RemoveRelay(ctx, itoa(uint16(2+other)))
 	case what == 14:
 		m.hangUp()
-		m.hello.NodeKey = w.machine(nil, "").hello.NodeKey
+		m.rotate()
 		m.connect()
+	case what == 18:
+		switch other % 3 {
+		case 0:
+			_, _ = w.DisableNode(ctx, node())
+		default:
+			_, _ = w.EnableNode(ctx, node())
+		}
+	case what == 19:
+		_, _ = w.CreateUser(ctx, "u")
+		_, _ = w.MoveNode(ctx, node(), []string{"", "u"}[other%2])
+		_, _ = w.TagNode(ctx, node(), []string{"x", "y"}[:other%3])
+	case what == 20:
+		switch other % 4 {
+		case 0:
+			_, _ = w.DisableUser(ctx, "u")
+		case 1:
+			_, _ = w.ExpireUser(ctx, "u", ExpireRequest{In: 10 * time.Second})
+		default:
+			_, _ = w.EnableUser(ctx, "u")
+		}
 	case what <= 16:
 		r := PlainRequest{Key: w.machine(nil, "").hello.NodeKey, Via: itoa(uint32(m.id())), Name: "phone"}
 		if other%2 == 0 {
@@ -130,7 +150,7 @@ func (l *life) step(what, which, other int) {
 		if a, err := w.CreatePlain(ctx, r); err == nil {
 			l.plains = append(l.plains, a.Node.ID)
 		}
-	case what == 18:
+	case what == 21:
 		_, _ = w.SetDNS(ctx, someNames(other))
 	case what == 17:
 		_ = m.say(wire.NodeMessage{Logout: &wire.Logout{}})
@@ -144,7 +164,8 @@ func (l *life) check() error {
 		settle()
 	}
 	for _, m := range l.machines {
-		if m.gone() || !m.has {
+		e, ok := l.w.now.Load().nodes.get(uint32(m.id()))
+		if m.gone() || !m.has || !ok || e.standing != member {
 			continue
 		}
 		if err := m.checkMap(); err != nil {

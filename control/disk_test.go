@@ -58,7 +58,7 @@ func TestAFullDiskRefusesWithASentenceAndChangesNothing(t *testing.T) {
 		}
 		key := a.hello.NodeKey
 		a.hangUp()
-		a.hello.NodeKey = rotated
+		a.hello.NodeKey, a.hello.Rotation = rotated, 1
 		a.connect()
 		settle()
 		if code, _ := a.lastError(); code != weft.CodeUnavailable || b.peer(t, a).Key != key {

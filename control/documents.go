@@ -12,9 +12,18 @@ import (
 
 // A UserInfo is a user as the administrator sees it.
 type UserInfo struct {
-	Name    string    `json:"name"`
-	Created time.Time `json:"created"`
-	Nodes   int       `json:"nodes"` // how many are the user's
+	Name     string    `json:"name"`
+	Created  time.Time `json:"created"`
+	Expires  time.Time `json:"expires,omitzero"`
+	Disabled time.Time `json:"disabled,omitzero"`
+	Active   bool      `json:"active"` // neither disabled nor expired
+	Nodes    int       `json:"nodes"`  // how many are the user's
+	// Issuer and Subject are who the user is at a provider of sign-ins; the rest is what that said last.
+	Issuer  string   `json:"issuer,omitempty"`
+	Subject string   `json:"subject,omitempty"`
+	Email   string   `json:"email,omitempty"`
+	Display string   `json:"display,omitempty"`
+	Groups  []string `json:"groups,omitempty"`
 }
 
 // A KeyState says whether a join key still lets anybody in.
@@ -30,18 +39,24 @@ const (
 
 // A KeyInfo is a join key as the administrator sees it. The secret in it was shown once, when it was made.
 type KeyInfo struct {
-	ID        uint32    `json:"id"`
-	State     KeyState  `json:"state"`
-	User      string    `json:"user,omitempty"`
-	Tags      []string  `json:"tags,omitempty"`
-	Reusable  bool      `json:"reusable"`
-	Ephemeral bool      `json:"ephemeral"`
-	Relay     bool      `json:"relay"`
-	Created   time.Time `json:"created"`
-	Expires   time.Time `json:"expires,omitzero"`
-	Used      time.Time `json:"used,omitzero"` // last
-	Uses      uint32    `json:"uses"`
+	ID        uint32   `json:"id"`
+	State     KeyState `json:"state"`
+	User      string   `json:"user,omitempty"`
+	Tags      []string `json:"tags,omitempty"`
+	Reusable  bool     `json:"reusable"`
+	Ephemeral bool     `json:"ephemeral"`
+	Relay     bool     `json:"relay"`
+	Approved  bool     `json:"approved,omitempty"` // its nodes need no approval
+	// NodeLifetime is after how long its nodes have to authenticate again, in nanoseconds; zero: never.
+	NodeLifetime time.Duration `json:"node_lifetime,omitempty"`
+	Created      time.Time     `json:"created"`
+	Expires      time.Time     `json:"expires,omitzero"`
+	Used         time.Time     `json:"used,omitzero"` // last
+	Uses         uint32        `json:"uses"`
 }
+
+// Member is the standing of a node that is one.
+const Member = "member"
 
 // A NodeInfo is a node as the administrator sees it.
 type NodeInfo struct {
@@ -49,10 +64,17 @@ type NodeInfo struct {
 	Machine string    `json:"machine"` // "" of one that speaks plain WireGuard
 	Created time.Time `json:"created"`
 	JoinKey uint32    `json:"join_key"` // the number of the key that let it in; 0: the administrator did
-	Expired bool      `json:"expired"`
-	Version string    `json:"version,omitempty"` // of its weft, once it has connected to this start of the server
-	OS      string    `json:"os,omitempty"`
-	Remote  string    `json:"remote,omitempty"` // where its stream comes from
+	// Standing is "member", or why the node is in nobody's map: "expired", "waiting" (for approval), "disabled",
+	// "owner-disabled" (its user is disabled or expired).
+	Standing string    `json:"standing"`
+	Approved time.Time `json:"approved,omitzero"`
+	Disabled time.Time `json:"disabled,omitzero"`
+	Rotated  time.Time `json:"rotated,omitzero"` // when its node key changed last
+	// Advertised are the networks that it offers to speak for; those that it may are in routes.
+	Advertised []netip.Prefix `json:"advertised,omitempty"`
+	Version    string         `json:"version,omitempty"` // of its weft, once it has connected to this start of the server
+	OS         string         `json:"os,omitempty"`
+	Remote     string         `json:"remote,omitempty"` // where its stream comes from
 }
 
 // A RelayInfo is a relay as the administrator sees it.
@@ -105,7 +127,10 @@ type KeyRequest struct {
 	Reusable  bool          `json:"reusable,omitempty"`
 	Ephemeral bool          `json:"ephemeral,omitempty"`
 	Relay     bool          `json:"relay,omitempty"`    // for a stand-alone relay, not a node
+	Approved  bool          `json:"approved,omitempty"` // the nodes need no approval
 	Lifetime  time.Duration `json:"lifetime,omitempty"` // nanoseconds; zero: for ever
+	// NodeLifetime is after how long the nodes have to authenticate again, in nanoseconds; zero: never.
+	NodeLifetime time.Duration `json:"node_lifetime,omitempty"`
 }
 
 // PlainRequest asks for a member that speaks plain WireGuard. Its private key stays where it is.
@@ -136,10 +161,17 @@ type ExpireRequest struct {
 	Never bool          `json:"never,omitempty"` // of a node
 }
 
-// RenameRequest gives a node another name; UserRequest makes a user.
+// RenameRequest gives a node or user another name, MoveRequest a node another user, TagRequest other tags; UserRequest
+// makes a user.
 type (
 	RenameRequest struct {
 		Name string `json:"name"`
+	}
+	MoveRequest struct {
+		User string `json:"user"` // empty: nobody
+	}
+	TagRequest struct {
+		Tags []string `json:"tags"` // all of them; empty: none
 	}
 	UserRequest struct {
 		Name string `json:"name"`

@@ -48,7 +48,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	dst = append(dst, `,"peers":[`...)
 	first := true
 	for id, e := range s.nodes.all() {
-		if id == uint32(self) || e.expired {
+		if id == uint32(self) || e.standing != member {
 			continue
 		}
 		if !first {

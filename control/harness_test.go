@@ -146,6 +146,12 @@ func (w *world) relayMachine(secret []byte, name string) *machine {
 	return m
 }
 
+// rotate gives the machine another node key, for its next connection.
+func (m *machine) rotate() {
+	m.hello.NodeKey = m.w.machine(nil, "").hello.NodeKey
+	m.hello.Rotation++
+}
+
 // dial connects without a word.
 func (m *machine) dial() {
 	mine, theirs := pipe()
@@ -322,7 +328,7 @@ func (s *snapshot) wholeMap(self weft.NodeID) weft.NetworkMap {
 		case e.ID == self:
 			m.Self = e.node()
 			m.Rules = slices.Concat(s.law.policy.Rules(m.Self), m.Rules)
-		case !e.expired:
+		case e.standing == member:
 			m.Peers = append(m.Peers, e.node())
 		}
 		if e.Gateway == self {

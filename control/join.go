@@ -63,18 +63,27 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 	}
 	found, _ := t.nodes.get(uint32(id))
 	e := *found
-	if t.expire(&e) {
-		return expiredError(&e)
+	keep := false
+	c.note = ""
+	if t.standingOf(&e) == expired && len(h.Secret) > 0 {
+		if err := t.reauthenticate(&e, h.Secret); err != nil {
+			c.note = reason(err).Message
+		} else {
+			keep = true
+		}
 	}
-	rotated := e.Key != h.NodeKey
-	if rotated {
+	if e.Key != h.NodeKey {
 		if err := t.checkUnused(h.NodeKey); err != nil {
 			return err
 		}
+		if h.Rotation <= e.Rotation {
+			return sentence(weft.CodeDenied, "this machine shows a node key that it has given up, or never had: its state directory is a copy of an old one; "+
+				"remove the node (weft admin node remove %s), and join with a new token", e.Name)
+		}
+		e.Key, e.Rotation, e.Rotated, keep = h.NodeKey, h.Rotation, t.stamp(), true
 		t.after = append(t.after, func() { c.log.Info("node has a new key", "node", e.Name, "id", e.ID) })
 	}
-	e.Key = h.NodeKey
-	t.connect(c, h, e, rotated)
+	t.connect(c, h, e, keep)
 	return nil
 }
 
@@ -84,11 +93,6 @@ func (t *tx) checkUnused(k key.NodePublic) error {
 		return sentence(weft.CodeDenied, "this node key is another machine's: if the state directory was copied from there, remove it here and join again")
 	}
 	return nil
-}
-
-func expiredError(e *entry) *weft.Error {
-	return sentence(weft.CodeExpiredNode, "this machine's membership ended on %s: its administrator can prolong it (weft admin node expire %s --in 2160h, or --never)",
-		e.Expires.Format(time.DateTime+" MST"), e.Name)
 }
 
 // unknown is what a machine hears that nobody knows and that has no key to join with.
@@ -111,7 +115,9 @@ func (t *tx) redeem(secret []byte, relay bool) (store.JoinKey, error) {
 		return k, sentence(weft.CodeBadToken, "this token is for a relay (weft relay --token): make one for nodes (weft admin key create)")
 	case !k.Reusable && k.Uses > 0:
 		return k, sentence(weft.CodeSpentToken, "this token was for one machine and has been used: %s", ask)
-	case !k.Expires.IsZero() && !t.now.Before(k.Expires):
+	case k.User != "" && t.userOut(k.User):
+		return k, sentence(weft.CodeBadToken, "the user %s, whose machines this token is for, is disabled or expired: ask an administrator", k.User)
+	case ended(k.Expires, t.now):
 		return k, sentence(weft.CodeExpiredToken, "this token ended on %s: %s", k.Expires.Format(time.DateTime+" MST"), ask)
 	}
 	k.Uses++
@@ -130,8 +136,14 @@ func (t *tx) register(c *session, h *wire.Hello) error {
 	}
 	e := entry{Node: store.Node{
 		Machine: c.machine, Key: h.NodeKey, Name: t.s.index.names.free(h.Name), User: k.User, Tags: k.Tags,
-		Ephemeral: k.Ephemeral, JoinKey: k.ID, Created: t.stamp(), Approved: t.stamp(),
+		Ephemeral: k.Ephemeral, JoinKey: k.ID, Created: t.stamp(), Rotation: h.Rotation,
 	}}
+	if k.Approved || !t.s.approve {
+		e.Approved = e.Created
+	}
+	if k.NodeLifetime > 0 {
+		e.Expires = e.Created.Add(k.NodeLifetime).Truncate(store.Precision)
+	}
 	if err := t.number(&e); err != nil {
 		return err
 	}

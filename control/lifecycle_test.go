@@ -281,7 +281,7 @@ func TestAnExpiredNodeIsOutUntilItIsProlonged(t *testing.T) {
 			t.Fatal("out too early")
 		}
 		keep(10 * time.Second)
-		if code, message := a.lastError(); code != weft.CodeExpiredNode || !strings.Contains(message, "weft admin node expire") || !a.gone() {
+		if code, message := a.lastError(); code != weft.CodeExpiredNode || !strings.Contains(message, "weft admin node expire") || a.gone() {
 			t.Errorf("it hears %s %q, ended %v", code, message, a.gone())
 		}
 		if _, ok := b.current().Peer(a.id()); ok {
@@ -297,19 +297,24 @@ func TestAnExpiredNodeIsOutUntilItIsProlonged(t *testing.T) {
 			if !slices.Contains(w.now.Load().revokedNodes(), before.ID) {
 				t.Error("its ticket is not revoked any more")
 			}
+			a.hangUp()
+			settle()
 			a.errors, a.welcome, a.has = nil, nil, false
 			a.connect()
 			b.connect()
 			settle()
-			if code, _ := a.lastError(); code != weft.CodeExpiredNode || a.welcome != nil {
-				t.Errorf("it hears %q, and is welcome: %v", code, a.welcome)
+			if code, _ := a.lastError(); code != weft.CodeExpiredNode || a.has {
+				t.Errorf("it hears %q, and has a map: %v", code, a.has)
 			}
 		}
 
 		if _, err := w.ExpireNode(ctx, "a", ExpireRequest{Never: true}); err != nil {
 			t.Fatal(err)
 		}
-		a.connect()
+		settle()
+		if !a.has || !b.peer(t, a).Online {
+			t.Error("it is not back at once, by the stream that it kept")
+		}
 		keep(TicketLifetime)
 		if n := b.peer(t, a); n.ID != before.ID || n.Addrs[0] != before.Addrs[0] || !n.Online || !n.Expires.IsZero() {
 			t.Errorf("it is back as %+v", n)
@@ -321,7 +326,7 @@ func TestAnExpiredNodeIsOutUntilItIsProlonged(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		if code, _ := a.lastError(); code != weft.CodeExpiredNode || !a.gone() {
+		if code, _ := a.lastError(); code != weft.CodeExpiredNode || a.gone() {
 			t.Errorf("expired now, it hears %q", code)
 		}
 		if err := b.checkMap(); err != nil {

@@ -27,6 +27,9 @@ func (s *Server) load(ctx context.Context, c Config) error {
 	}
 	for _, u := range st.Users {
 		t.users[u.Name] = u
+		if !u.Expires.IsZero() {
+			t.after = append(t.after, func() { s.userLater(u.Name, u.Expires) })
+		}
 	}
 	for _, d := range st.Documents {
 		t.documents[d.Name] = d
@@ -51,11 +54,7 @@ func (s *Server) load(ctx context.Context, c Config) error {
 	}
 	for _, n := range st.Nodes {
 		e := &entry{Node: n, presence: presence{left: t.now}, born: t.version, json: new(lazyJSON)}
-		if t.expire(e) {
-			t.revoked = t.revoked.set(uint32(n.ID), time.Time{})
-		} else if !n.Expires.IsZero() {
-			t.after = append(t.after, func() { s.expireLater(n.ID, n.Expires) })
-		}
+		t.settle(nil, e)
 		if n.Ephemeral {
 			t.after = append(t.after, func() { s.vanishLater(n.ID, EphemeralAfter) })
 		}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,10 +20,6 @@ const (
 	// maxLifetime bounds ends to come: beyond it a time.Duration from now would not be a time any more.
 	maxLifetime = 100 * 365 * 24 * time.Hour
 )
-
-// userName is what a user may be called: an account's name or mail address, and nothing that plays tricks on a
-// terminal or in a policy.
-var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 
 // Status tells how the server is.
 func (s *Server) Status() Status {
@@ -48,82 +41,17 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// Users lists the users by name.
-func (s *Server) Users() []UserInfo {
-	snap := s.now.Load()
-	nodes := make(map[string]int)
-	for _, e := range snap.nodes.all() {
-		nodes[e.User]++
-	}
-	out := []UserInfo{}
-	for _, name := range slices.Sorted(maps.Keys(snap.users)) {
-		out = append(out, UserInfo{Name: name, Created: snap.users[name].Created, Nodes: nodes[name]})
-	}
-	return out
-}
-
-// CreateUser makes a user.
-func (s *Server) CreateUser(ctx context.Context, name string) (UserInfo, error) {
-	var u store.User
-	err := s.do(ctx, func(t *tx) error {
-		if !userName.MatchString(name) {
-			return sentence(weft.CodeBadRequest, "%q cannot be a user's name: it may have up to 64 letters, digits and . _ @ + - and begins with a letter or digit", name)
-		}
-		if _, ok := t.users[name]; ok {
-			return sentence(weft.CodeNameTaken, "there is a user %s already", name)
-		}
-		u = store.User{Name: name, Created: t.stamp()}
-		t.users = maps.Clone(t.users)
-		t.users[name] = u
-		t.durable = append(t.durable, store.PutUser(u))
-		return nil
-	})
-	return UserInfo{Name: u.Name, Created: u.Created}, err
-}
-
-// RemoveUser removes a user who has no nodes any more. The user's join keys are withdrawn.
-func (s *Server) RemoveUser(ctx context.Context, name string) error {
-	return s.do(ctx, func(t *tx) error {
-		if _, ok := t.users[name]; !ok {
-			return errNoUser(name)
-		}
-		for _, e := range t.nodes.all() {
-			if e.User == name {
-				return sentence(weft.CodeDenied, "%s still has nodes (%s, for one): remove them first (weft admin node remove)", name, e.Name)
-			}
-		}
-		for _, k := range t.keys.all() {
-			if k.User == name {
-				gone := *k
-				gone.User = ""
-				if gone.Revoked.IsZero() {
-					gone.Revoked = t.stamp()
-				}
-				t.putKey(gone)
-			}
-		}
-		t.users = maps.Clone(t.users)
-		delete(t.users, name)
-		t.durable = append(t.durable, store.DropUser{Name: name})
-		return nil
-	})
-}
-
-func errNoUser(name string) error {
-	return sentence(weft.CodeNotFound, "there is no user %q: `weft admin user list` shows those there are, `weft admin user create` makes one", name)
-}
-
 func (s *Server) keyInfo(k *store.JoinKey) KeyInfo {
 	i := KeyInfo{
 		ID: k.ID, State: KeyValid, User: k.User, Tags: k.Tags, Reusable: k.Reusable, Ephemeral: k.Ephemeral, Relay: k.Relay,
-		Created: k.Created, Expires: k.Expires, Used: k.Used, Uses: k.Uses,
+		Approved: k.Approved, NodeLifetime: k.NodeLifetime, Created: k.Created, Expires: k.Expires, Used: k.Used, Uses: k.Uses,
 	}
 	switch {
 	case !k.Revoked.IsZero():
 		i.State = KeyRevoked
 	case !k.Reusable && k.Uses > 0:
 		i.State = KeySpent
-	case !k.Expires.IsZero() && !time.Now().Before(k.Expires):
+	case ended(k.Expires, time.Now()):
 		i.State = KeyExpired
 	}
 	return i
@@ -154,7 +82,7 @@ func (s *Server) CreateKey(ctx context.Context, r KeyRequest) (KeyInfo, wire.Tok
 		n := t.net
 		k = store.JoinKey{
 			ID: n.NextKey, Hash: hashSecret(token.Secret[:]), User: r.User, Tags: tags, Reusable: r.Reusable,
-			Ephemeral: r.Ephemeral, Relay: r.Relay, Created: t.stamp(),
+			Ephemeral: r.Ephemeral, Relay: r.Relay, Approved: r.Approved, NodeLifetime: r.NodeLifetime.Truncate(store.Precision), Created: t.stamp(),
 		}
 		if r.Lifetime > 0 {
 			k.Expires = t.stamp().Add(r.Lifetime).Truncate(store.Precision)
@@ -180,7 +108,9 @@ func (t *tx) checkKey(r KeyRequest) error {
 	switch {
 	case r.Lifetime < 0 || r.Lifetime > maxLifetime:
 		return sentence(weft.CodeBadRequest, "a key cannot live for %v: give it up to 100 years, or no end", r.Lifetime)
-	case r.Relay && (r.User != "" || len(r.Tags) > 0 || r.Ephemeral):
+	case r.NodeLifetime < 0 || r.NodeLifetime > maxLifetime:
+		return sentence(weft.CodeBadRequest, "nodes cannot be members for %v: give them up to 100 years, or no end", r.NodeLifetime)
+	case r.Relay && (r.User != "" || len(r.Tags) > 0 || r.Ephemeral || r.NodeLifetime != 0):
 		return sentence(weft.CodeBadRequest, "a relay has no user and no tags and is not ephemeral: leave these out")
 	}
 	return nil
@@ -252,112 +182,6 @@ func (s *Server) RemoveKey(ctx context.Context, id uint32) error {
 
 func errNoKey(id uint32) error {
 	return sentence(weft.CodeNotFound, "there is no join key %d: `weft admin key list` shows those there are", id)
-}
-
-func (e *entry) info() NodeInfo {
-	machine := ""
-	if !e.Machine.IsZero() {
-		machine = e.Machine.String()
-	}
-	return NodeInfo{
-		Node: e.node(), Machine: machine, Created: e.Created, JoinKey: e.JoinKey, Expired: e.expired,
-		Version: e.version, OS: e.system, Remote: e.remote,
-	}
-}
-
-// Nodes lists the nodes by number.
-func (s *Server) Nodes() []NodeInfo {
-	out := []NodeInfo{}
-	for _, e := range s.now.Load().nodes.all() {
-		out = append(out, e.info())
-	}
-	return out
-}
-
-// nodeNamed finds a node by its name or number. No name is a number (cleanWish).
-func (t *tx) nodeNamed(what string) (entry, error) {
-	id, ok := t.s.index.names.taken[what]
-	if n, err := strconv.ParseUint(what, 10, 32); !ok && err == nil {
-		id, ok = weft.NodeID(n), true
-	}
-	if e, found := t.nodes.get(uint32(id)); ok && found {
-		return *e, nil
-	}
-	return entry{}, sentence(weft.CodeNotFound, "there is no node %q: `weft admin node list` shows those there are", what)
-}
-
-// change puts a node that a person named into another state.
-func (s *Server) change(ctx context.Context, what string, f func(*tx, *entry) error) (NodeInfo, error) {
-	var e entry
-	err := s.do(ctx, func(t *tx) (err error) {
-		if e, err = t.nodeNamed(what); err != nil {
-			return err
-		}
-		if err := f(t, &e); err != nil {
-			return err
-		}
-		t.putNode(e, true)
-		return nil
-	})
-	if err != nil {
-		return NodeInfo{}, err
-	}
-	return e.info(), nil
-}
-
-// ExpireNode moves the end of a node's membership: to some time from now, or to never. A node whose end has come is
-// out of the network; it is back when its end is moved again.
-func (s *Server) ExpireNode(ctx context.Context, what string, r ExpireRequest) (NodeInfo, error) {
-	return s.change(ctx, what, func(t *tx, e *entry) error {
-		if r.In < 0 || r.In > maxLifetime || r.Never && r.In != 0 {
-			return sentence(weft.CodeBadRequest, "a node cannot end %v from now", r.In)
-		}
-		was := e.expired
-		e.Expires, e.expired = time.Time{}, false
-		if !r.Never {
-			e.Expires = t.stamp().Add(r.In).Truncate(store.Precision)
-		}
-		if t.expire(e) {
-			t.revoke(e.ID, time.Time{})
-		} else if was {
-			t.revoked = t.revoked.delete(uint32(e.ID))
-			t.revision++
-		}
-		return nil
-	})
-}
-
-// RenameNode gives a node another name.
-func (s *Server) RenameNode(ctx context.Context, what, name string) (NodeInfo, error) {
-	return s.change(ctx, what, func(t *tx, e *entry) error {
-		if name == "" || cleanWish(name) != name {
-			return sentence(weft.CodeBadRequest, "%q cannot be a node's name: it may have up to 63 lower-case letters, digits and single hyphens in between, "+
-				"must not be a number, and %q, %q and the like are reserved", name, "localhost", "wpad")
-		}
-		if id, ok := t.s.index.names.taken[name]; ok && id != e.ID {
-			return sentence(weft.CodeNameTaken, "there is a node %s already: choose another name, or rename that one first", name)
-		}
-		e.Name = name
-		return nil
-	})
-}
-
-// RemoveNode removes a node, at once and for good: its stream ends, everybody forgets it, no relay serves it. Its
-// number and addresses are not given again.
-func (s *Server) RemoveNode(ctx context.Context, what string) error {
-	return s.do(ctx, func(t *tx) error {
-		e, err := t.nodeNamed(what)
-		if err != nil {
-			return err
-		}
-		if behind := t.behind(e.ID); len(behind) > 0 {
-			first, _ := t.nodes.get(uint32(behind[0]))
-			return sentence(weft.CodeDenied, "%s is the gateway of %d plain WireGuard nodes (%s, for one), which have no other way in: remove them first", e.Name, len(behind), first.Name)
-		}
-		t.dropNode(&e)
-		t.after = append(t.after, func() { s.log.Info("node removed", "node", e.Name, "id", e.ID) })
-		return nil
-	})
 }
 
 // Relays lists the relays by number.

@@ -125,8 +125,8 @@ func (t *tx) gateway(r PlainRequest) (*entry, reach, error) {
 		switch {
 		case g.Gateway != 0:
 			return nil, at, sentence(weft.CodeBadRequest, "%s speaks plain WireGuard itself and is nobody's gateway: choose a node that runs weft", g.Name)
-		case g.expired:
-			return nil, at, sentence(weft.CodeDenied, "the membership of %s has ended: prolong it first (weft admin node expire %s --never)", g.Name, g.Name)
+		case g.standing != member:
+			return nil, at, sentence(weft.CodeDenied, "%s cannot be a gateway now: %v", g.Name, standingError(&g))
 		case g.Ephemeral:
 			return nil, at, sentence(weft.CodeBadRequest, "%s is ephemeral, and its key goes with it: choose a node that stays", g.Name)
 		case len(t.s.index.behind[g.ID]) >= wire.MaxHeard:
@@ -139,7 +139,7 @@ func (t *tx) gateway(r PlainRequest) (*entry, reach, error) {
 	var best *entry
 	at := reach{rank: rankNone}
 	for _, e := range t.nodes.all() {
-		if e.Gateway != 0 || e.expired || e.Ephemeral || !e.online || len(t.s.index.behind[e.ID]) >= wire.MaxHeard {
+		if e.Gateway != 0 || e.standing != member || e.Ephemeral || !e.online || len(t.s.index.behind[e.ID]) >= wire.MaxHeard {
 			continue
 		}
 		if r := reachOf(e, r.Endpoint); r.rank < at.rank {

@@ -79,31 +79,6 @@ func (s *Server) vanishLater(id weft.NodeID, d time.Duration) {
 	})
 }
 
-// expire reports whether a node's time is over, and makes it so in e.
-func (t *tx) expire(e *entry) bool {
-	e.expired = e.expired || !e.Expires.IsZero() && !t.now.Before(e.Expires)
-	return e.expired
-}
-
-// expireLater ends a node's membership when its time is over, if by then that is still the time.
-func (s *Server) expireLater(id weft.NodeID, at time.Time) {
-	s.later(time.Until(at), func(t *tx) error {
-		found, ok := t.nodes.get(uint32(id))
-		if !ok || found.expired || !found.Expires.Equal(at) {
-			return nil
-		}
-		e := *found
-		if !t.expire(&e) {
-			t.after = append(t.after, func() { s.expireLater(id, at) }) // the clock was set back
-			return nil
-		}
-		t.putNode(e, false)
-		t.revoke(id, time.Time{})
-		t.after = append(t.after, func() { s.log.Info("node expired", "node", e.Name, "id", id) })
-		return nil
-	})
-}
-
 // update takes over what a node says of itself.
 func (t *tx) update(c *session, u *wire.Update) error {
 	if t.s.index.live[c.node] != c {
@@ -145,6 +120,9 @@ func (t *tx) logout(c *session) error {
 		return nil
 	}
 	if e, ok := t.nodes.get(uint32(c.node)); ok {
+		if e.standing == disabled || e.standing == ownerGone {
+			return standingError(e) // it would be a new machine, with a clean slate
+		}
 		for _, id := range t.behind(e.ID) {
 			if p, ok := t.nodes.get(uint32(id)); ok {
 				t.dropNode(p)

@@ -37,6 +37,7 @@ type session struct {
 	// One of the two is set, by the writer, when the machine is let in.
 	node  weft.NodeID
 	relay weft.RelayID
+	note  string // why the secret of an expired node does not let it in again
 
 	ctx    context.Context // ends when the session is to end
 	cancel context.CancelFunc

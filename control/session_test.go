@@ -134,7 +134,8 @@ func TestANewNodeKeyOfAKnownMachineIsARotation(t *testing.T) {
 		a, b := w.join(KeyRequest{}, "a"), w.join(KeyRequest{}, "b")
 		before := a.current().Self
 		a.hangUp()
-		a.hello.NodeKey = w.machine(nil, "").hello.NodeKey
+		old := a.hello.NodeKey
+		a.rotate()
 		a.connect()
 		settle()
 		n := b.peer(t, a)
@@ -145,8 +146,26 @@ func TestANewNodeKeyOfAKnownMachineIsARotation(t *testing.T) {
 			t.Error("the ticket is for the old key")
 		}
 		w.restart()
-		if got := w.Nodes()[0].Key; got != a.hello.NodeKey {
-			t.Error("the new key was not stored")
+		if got := w.Nodes()[0]; got.Key != a.hello.NodeKey || got.Rotated.IsZero() {
+			t.Errorf("stored is %+v", got)
+		}
+
+		// What was given up stays so, whatever number it comes with: not above the last.
+		a.connect()
+		settle()
+		b.connect()
+		for _, rotation := range []uint32{0, 1} {
+			stale := w.machine(nil, "a")
+			stale.machine = a.machine
+			stale.hello.NodeKey, stale.hello.Rotation = old, rotation
+			stale.connect()
+			settle()
+			if code, message := stale.lastError(); code != weft.CodeDenied || !strings.Contains(message, "given up") || stale.id() != 0 {
+				t.Errorf("with an old key it hears %s %q", code, message)
+			}
+		}
+		if b.peer(t, a).Key != a.hello.NodeKey {
+			t.Error("peers have the old key again")
 		}
 	})
 }

@@ -34,7 +34,7 @@ type snapshot struct {
 	documents map[string]store.Document // by name; replaced, never changed
 
 	// revoked are the nodes whose tickets no relay honours any more, with the time until which that must be
-	// remembered; zero for expired nodes, which are revoked for as long as they are expired.
+	// remembered; zero for nodes that are no members at present.
 	revoked  tree[time.Time]
 	revision uint64 // counts changes of revoked and of who of the relays is in
 
@@ -54,11 +54,11 @@ const relaysChanged weft.NodeID = 0
 type entry struct {
 	store.Node
 	presence
-	born    uint64 // the version with which it came
-	expired bool   // and so in nobody's map
-	json    *lazyJSON
-	rules   *ruling
-	ruled   uint64 // the version with which it got them
+	born     uint64   // the version with which it came
+	standing standing // of one that is no member nobody's map has anything
+	json     *lazyJSON
+	rules    *ruling
+	ruled    uint64 // the version with which it got them
 }
 
 // presence is what is known of a node only while the server runs.
@@ -144,7 +144,7 @@ func (r relays) encoded() []byte { return r.json.of(func() any { return r.list }
 // visible returns the node as others see it, if they do.
 func (s *snapshot) visible(id weft.NodeID) (*entry, bool) {
 	e, ok := s.nodes.get(uint32(id))
-	return e, ok && !e.expired
+	return e, ok && e.standing == member
 }
 
 // since lists what changed after a version, each once and in ascending order. ok is false when the log does not

@@ -86,6 +86,7 @@ type membership struct {
 	version uint64
 	begun   bool // the node has been sent a map or change on this stream
 
+	held    string    // why the node is told nothing else; "": it is a member
 	paced   time.Time // not before
 	renew   time.Time // the ticket; zero: never
 	expires time.Time // what the ticket was made for
@@ -98,11 +99,12 @@ func (m *membership) news(snap *snapshot, now time.Time) (time.Duration, bool, e
 	switch {
 	case !ok:
 		return 0, false, errRemoved
-	case e.expired:
-		return 0, false, expiredError(e)
+	case e.standing != member:
+		return m.hold(e)
 	case now.Before(m.paced):
 		return m.paced.Sub(now), false, nil
 	}
+	m.held = ""
 	var ticket []byte
 	due := !m.begun || !m.renew.IsZero() && !now.Before(m.renew) || !m.expires.Equal(e.Expires)
 	if due {
@@ -120,6 +122,22 @@ func (m *membership) news(snap *snapshot, now time.Time) (time.Duration, bool, e
 		return forever, true, nil
 	}
 	return min(m.renew.Sub(now), clockCheck), true, nil
+}
+
+// hold tells a node that is no member why, once. When it is one again it gets the whole map.
+func (m *membership) hold(e *entry) (time.Duration, bool, error) {
+	m.begun, m.epoch = false, ""
+	why := standingError(e)
+	if e.standing == expired && m.c.note != "" {
+		why.Message = m.c.note
+	}
+	if m.held != why.Message {
+		if err := m.c.send(wire.ServerMessage{Error: why}); err != nil {
+			return 0, false, err
+		}
+		m.held = why.Message
+	}
+	return forever, true, nil
 }
 
 // send brings the node up to a snapshot, by a change if that is known, else by the whole map.

@@ -211,12 +211,13 @@ func (t *tx) putNode(e entry, keep bool) {
 	if !had {
 		old, e.born = nil, t.version+1
 	}
+	t.settle(old, &e)
 	var before weft.Node
 	now := e.node()
 	if had {
 		before = old.node()
 	}
-	if had && old.expired == e.expired && before.Equal(now) {
+	if had && (old.standing == member) == (e.standing == member) && before.Equal(now) {
 		e.json = old.json
 	} else {
 		e.json = new(lazyJSON)
@@ -230,9 +231,6 @@ func (t *tx) putNode(e entry, keep bool) {
 	t.nodes = t.nodes.set(uint32(e.ID), &e)
 	if keep {
 		t.durable = append(t.durable, store.PutNode(e.Node))
-	}
-	if !e.Expires.IsZero() && !e.expired && (!had || !old.Expires.Equal(e.Expires)) {
-		t.after = append(t.after, func() { t.s.expireLater(e.ID, e.Expires) })
 	}
 }
 
@@ -268,6 +266,20 @@ func (t *tx) putRelays(alone []relayEntry, visible bool) {
 func (t *tx) putKey(k store.JoinKey) {
 	t.keys = t.keys.set(k.ID, &k)
 	t.durable = append(t.durable, store.PutKey(k))
+}
+
+// putUser makes u the state of its user.
+func (t *tx) putUser(u store.User) {
+	t.users = maps.Clone(t.users)
+	t.users[u.Name] = u
+	t.durable = append(t.durable, store.PutUser(u))
+}
+
+// dropUser removes a user who has neither nodes nor keys.
+func (t *tx) dropUser(name string) {
+	t.users = maps.Clone(t.users)
+	delete(t.users, name)
+	t.durable = append(t.durable, store.DropUser{Name: name})
 }
 
 // putDocument makes a text the document of that name.

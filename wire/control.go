@@ -48,8 +48,11 @@ type Hello struct {
 	// Secret is a join token's; needed until the server knows the machine, ignored from then on.
 	Secret  []byte         `json:"secret,omitempty"`
 	NodeKey key.NodePublic `json:"node_key,omitzero"` // of a node
-	Name    string         `json:"name,omitempty"`    // wished for
-	Relay   *HelloRelay    `json:"relay,omitempty"`   // of a stand-alone relay
+	// Rotation counts the node keys that the machine had before this one. One that is known and shows another key shows
+	// a greater number with it, or is refused: keys that were given up stay so.
+	Rotation uint32      `json:"rotation,omitempty"`
+	Name     string      `json:"name,omitempty"`  // wished for
+	Relay    *HelloRelay `json:"relay,omitempty"` // of a stand-alone relay
 	// MapVersion and Epoch are of the last map the node holds; the server sends a full map all the same
 	// when it cannot tell what changed since.
 	Epoch      string `json:"epoch,omitempty"`

@@ -37,11 +37,11 @@ func (s *statements) prepare(ctx context.Context, c *sql.Conn) error {
 			created = excluded.created, expires = excluded.expires, disabled = excluded.disabled, issuer = excluded.issuer,
 			subject = excluded.subject, email = excluded.email, display = excluded.display, groups = excluded.groups`},
 		{&s.noUser, `DELETE FROM users WHERE name = ?`},
-		{&s.key, `INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+		{&s.key, `INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			hash = excluded.hash, user = excluded.user, tags = excluded.tags, reusable = excluded.reusable,
 			ephemeral = excluded.ephemeral, relay = excluded.relay, created = excluded.created,
 			expires = excluded.expires, used = excluded.used, uses = excluded.uses, revoked = excluded.revoked,
-			approved = excluded.approved`},
+			approved = excluded.approved, node_lifetime = excluded.node_lifetime`},
 		{&s.node, `INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 			machine = excluded.machine, key = excluded.key, name = excluded.name, ipv4 = excluded.ipv4,
 			ipv6 = excluded.ipv6, user = excluded.user, tags = excluded.tags, ephemeral = excluded.ephemeral,
@@ -96,7 +96,7 @@ func (s *statements) apply(ctx context.Context, op Op) error {
 		return exec(s.noUser, o.Name)
 	case PutKey:
 		return exec(s.key, o.ID, o.Hash[:], orNull(o.User), list(o.Tags), o.Reusable, o.Ephemeral, o.Relay,
-			millis(o.Created), millis(o.Expires), millis(o.Used), o.Uses, millis(o.Revoked), o.Approved)
+			millis(o.Created), millis(o.Expires), millis(o.Used), o.Uses, millis(o.Revoked), o.Approved, o.NodeLifetime.Milliseconds())
 	case PutNode:
 		return exec(s.node, o.ID, machineOrNull(o.Machine), o.Key.Append(nil), o.Name, o.IPv4.String(), o.IPv6.String(),
 			orNull(o.User), list(o.Tags), o.Ephemeral, o.JoinKey, millis(o.Created), millis(o.Expires), millis(o.Seen), o.Gateway,
@@ -135,10 +135,10 @@ func load(ctx context.Context, c *sql.Conn, st *State) error {
 	if err != nil {
 		return fmt.Errorf("users: %w", err)
 	}
-	st.Keys, err = rows(ctx, c, `SELECT id, hash, ifnull(user, ''), tags, reusable, ephemeral, relay, created, expires, used, uses, revoked, approved
+	st.Keys, err = rows(ctx, c, `SELECT id, hash, ifnull(user, ''), tags, reusable, ephemeral, relay, created, expires, used, uses, revoked, approved, node_lifetime
 		FROM keys ORDER BY id`, func(r *sql.Rows, k *JoinKey) error {
 		return r.Scan(&k.ID, bytesColumn(k.Hash[:]), &k.User, listColumn[string]{&k.Tags}, &k.Reusable, &k.Ephemeral, &k.Relay,
-			(*timeColumn)(&k.Created), (*timeColumn)(&k.Expires), (*timeColumn)(&k.Used), &k.Uses, (*timeColumn)(&k.Revoked), &k.Approved)
+			(*timeColumn)(&k.Created), (*timeColumn)(&k.Expires), (*timeColumn)(&k.Used), &k.Uses, (*timeColumn)(&k.Revoked), &k.Approved, (*durationColumn)(&k.NodeLifetime))
 	})
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
@@ -273,6 +273,17 @@ func (c *timeColumn) Scan(v any) error {
 	if ms != 0 {
 		*c = timeColumn(time.UnixMilli(ms).UTC())
 	}
+	return nil
+}
+
+type durationColumn time.Duration
+
+func (c *durationColumn) Scan(v any) error {
+	ms, ok := v.(int64)
+	if !ok {
+		return fmt.Errorf("a %T where a duration belongs", v)
+	}
+	*c = durationColumn(time.Duration(ms) * time.Millisecond)
 	return nil
 }
 

@@ -102,11 +102,13 @@ type JoinKey struct {
 	Ephemeral bool
 	Relay     bool // lets relays in, and no nodes
 	Approved  bool // the nodes need no approval
-	Created   time.Time
-	Expires   time.Time // zero: never
-	Used      time.Time // last; zero: never
-	Uses      uint32
-	Revoked   time.Time // zero: not
+	// NodeLifetime is after how long the nodes have to authenticate again; zero: never.
+	NodeLifetime time.Duration
+	Created      time.Time
+	Expires      time.Time // zero: never
+	Used         time.Time // last; zero: never
+	Uses         uint32
+	Revoked      time.Time // zero: not
 }
 
 // A Node is a member of the network.

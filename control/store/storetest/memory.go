@@ -153,6 +153,7 @@ func (t *tables) apply(op store.Op) error {
 		}
 		o.Tags = emptyIsNil(o.Tags)
 		o.Created, o.Expires, o.Used, o.Revoked = kept(o.Created), kept(o.Expires), kept(o.Used), kept(o.Revoked)
+		o.NodeLifetime = o.NodeLifetime.Truncate(store.Precision)
 		t.keys[o.ID] = store.JoinKey(o)
 	case store.PutNode:
 		if o.Machine.IsZero() != (o.Gateway != 0) {

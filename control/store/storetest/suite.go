@@ -158,6 +158,7 @@ func testRoundTrip(t *testing.T, s *subject) {
 	d := store.PutDocument{Name: "policy", Text: "{\n\t// all\n}\n", Changed: day}
 	k := joinKey(4)
 	k.User, k.Tags, k.Reusable, k.Ephemeral, k.Relay, k.Approved = "ana@example.org", []string{"tag:robot"}, true, true, true, true
+	k.NodeLifetime = 90 * 24 * time.Hour
 	k.Expires, k.Used, k.Uses, k.Revoked = day.Add(1), day.Add(time.Millisecond), 3, day.Add(time.Second)
 	r := relay(2)
 	r.UDP = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:3478"), netip.MustParseAddrPort("[2001:db8::1]:3478")}
