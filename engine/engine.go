@@ -44,7 +44,8 @@
 //
 // Data frames are taken from addresses of known relays and for known peers only. A relayed frame inside a
 // relayed frame, STUN inside one, and what is of no known kind are dropped. An inner packet's source must belong to
-// the peer whose session it came by. All drops are counted ([Drops]). Nothing that a stranger sends makes a line in
+// the peer whose session it came by, and the policy must let it in (package filter): so it is judged alone, before it is
+// merged with others or waits for its turn in a bond. All drops are counted ([Drops]). Nothing that a stranger sends makes a line in
 // the log above level debug.
 //
 // Failing sends are counted: whether a path is dead is judged elsewhere, by what the other side says has arrived
@@ -133,6 +134,7 @@ type Engine struct {
 	peers   map[weft.NodeID]*peer
 	sources map[netip.AddrPort]source
 
+	enforcer enforcer
 	relays   atomic.Pointer[relays]
 	relaying sync.Mutex // serialises SetRelay and RemoveRelay
 	drops    drops

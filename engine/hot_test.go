@@ -156,6 +156,8 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 		t.Skip("the race detector makes pools allocate")
 	}
 	a, b := talking(t)
+	a.SetPolicy(manyRules(a, b))
+	b.SetPolicy(manyRules(b, a))
 	_, unread := listener(t)
 	a.SetRelay(7, unread, nil)
 	a.SetRelay(8, netip.AddrPort{}, nowhere{})

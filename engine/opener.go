@@ -26,6 +26,7 @@ type opener struct {
 	from         netip.Addr
 	fromSession  *session // to whose peer from belongs, by routes
 	routes       *wireguard.Routes
+	gate         gate
 	run          run
 	socket       inbox // whose messages these are
 	now          int64
@@ -69,6 +70,7 @@ func (o *opener) begin() {
 	o.now = o.e.now()
 	o.routes = o.e.routes.Load()
 	o.fromSession = nil
+	o.gate.load(o.e)
 }
 
 // end writes what is left and lets everything go.
@@ -235,6 +237,11 @@ func (o *opener) open(s *session, counter uint64, b []byte) {
 		return
 	}
 	o.data = true
+	if o.gate.shut() && !o.gate.admits(o.e, p, o.now, packet[:n]) {
+		o.merge.Undo()
+		o.arrived(s, counter, len(b), nil)
+		return
+	}
 	if w := p.route.Load(); w != nil {
 		if most := int(w.mtu.Load()); most != 0 && most < o.e.mtu {
 			fit.Clamp(packet[:n], most)

@@ -32,6 +32,7 @@ type peer struct {
 	lastData                               atomic.Int64 // either way, and handshakes that are begun
 	handshake                              atomic.Int64 // when the last was completed
 
+	refused refusals
 	wanting atomic.Bool // a handshake was asked for, and has not ended
 	busy    atomic.Bool // the control goroutine looks at the times above
 	waiting waiting

@@ -50,6 +50,7 @@ type sender struct {
 	next   time.Duration // when lines are to be served
 	roused bool          // without a packet: something may have changed for a line
 
+	gate   gate
 	routes *wireguard.Routes // what last was looked up in
 	last   netip.Addr
 	peer   *peer
@@ -131,6 +132,9 @@ func (o *sender) push(now time.Time, n int) {
 	p := o.lookup(&f)
 	if p == nil {
 		o.e.drops.unroutable.Add(1)
+		return
+	}
+	if o.gate.load(o.e); o.gate.shut() && !o.gate.sends(o.e, p, now.Sub(o.e.began), o.scratch.data[segment.HeaderSize:n]) {
 		return
 	}
 	if s := p.current.Load(); s == nil || int64(now.Sub(o.e.began)) >= s.until {
