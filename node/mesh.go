@@ -81,6 +81,7 @@ type mesh struct {
 	activeAt  time.Time // of the last traffic
 	names     *names
 	plain     plain
+	enforced  enforcement
 	streams   streamDialer
 	problems  map[string]string // by what they are about
 	pings     map[wire.TxID]chan<- pingAnswer

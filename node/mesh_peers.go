@@ -49,6 +49,7 @@ func randomSession() uint32 {
 
 // setPeers makes peers and engine agree with the map.
 func (me *mesh) setPeers(now time.Time) {
+	me.enforce() // before packets of a new peer come
 	eager := me.eager()
 	keep := make(map[weft.NodeID]bool, len(me.netmap.Peers))
 	list := make([]engine.Peer, 0, len(me.netmap.Peers))
