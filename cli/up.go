@@ -59,6 +59,22 @@ func (a *app) downCommand() *cobra.Command {
 	}
 }
 
+func (a *app) rotateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "rotate", Short: "Give this node another key; name and addresses stay", Args: noArgs,
+		Long: `Give this node another key. Its number, name and addresses stay. The server tells the peers, which takes about a second, in
+which the network is gone here; connections survive it. The old key is good for nothing any more.
+
+Exit code 0 when it is done, 1 when the server is not reached - then the key is as it was -, 3 when there is no daemon.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.client().Rotate(c.Context()); err != nil {
+				return err
+			}
+			return a.done("this node has another key")
+		},
+	}
+}
+
 func (a *app) logoutCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout", Short: "Leave the network for good", Args: noArgs,

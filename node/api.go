@@ -140,6 +140,7 @@ func (d *Daemon) apiHandler() http.Handler {
 		}
 		return nil, d.Up(r.Context(), q)
 	})
+	change("POST /v1/rotate", func(r *http.Request) (any, error) { return nil, d.Rotate(r.Context()) })
 	change("POST /v1/down", func(r *http.Request) (any, error) { return nil, d.Down(r.Context()) })
 	change("POST /v1/logout", func(r *http.Request) (any, error) { return nil, d.Logout(r.Context()) })
 	change("PUT /v1/settings", func(r *http.Request) (any, error) {

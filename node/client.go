@@ -64,6 +64,11 @@ func (c *Client) Down(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/down", nil, nil)
 }
 
+// Rotate gives the node another key.
+func (c *Client) Rotate(ctx context.Context) error {
+	return c.do(ctx, http.MethodPost, "/v1/rotate", nil, nil)
+}
+
 // Logout leaves the network. A server that could not be told is an error, after the fact: the machine has left.
 func (c *Client) Logout(ctx context.Context) error {
 	return c.do(ctx, http.MethodPost, "/v1/logout", nil, nil)

@@ -61,6 +61,7 @@ type Daemon struct {
 	refusal     *weft.Error
 	unattended  bool // a join by cfg.Token is under way: its refusal ends Run
 	welcomed    bool // the server has known this machine since Run began
+	out         bool // the server's last word was that the node is in nobody's map: the last map starts nothing
 	meshError   error
 	retryMesh   <-chan time.Time
 	ready       bool
@@ -143,7 +144,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // announce says that the daemon is ready, when it first is.
 func (d *Daemon) announce() {
-	if d.ready || !d.up() && d.state.Identity().Joined() && !d.state.Settings().Down {
+	if d.ready || !d.up() && !d.held() && d.state.Identity().Joined() && !d.state.Settings().Down {
 		return
 	}
 	d.ready = true
@@ -192,10 +193,11 @@ func (d *Daemon) join(q UpRequest) error {
 			Message: "that token is for a relay: use it with `weft relay`, or make one for a node with `weft admin key create`"}
 	}
 	id := d.state.Identity()
-	if id.Joined() && d.state.Map() != nil {
-		if id.Server == t.Server {
+	if id.Joined() && d.state.Map() != nil && id.Server == t.Server {
+		if d.refusal == nil || d.refusal.Code != weft.CodeExpiredNode {
 			return nil
 		}
+	} else if id.Joined() && d.state.Map() != nil {
 		return &weft.Error{Code: weft.CodeBadRequest, Message: fmt.Sprintf(
 			"this machine already belongs to the network of %s: leave it first with `weft logout`, or run a second node with its own --state, --socket and --tun", id.URL)}
 	}
@@ -239,7 +241,7 @@ func (d *Daemon) start() {
 func (d *Daemon) startMesh() {
 	d.retryMesh = nil
 	m := d.state.Map()
-	if d.mesh != nil || m == nil || d.state.Settings().Down {
+	if d.mesh != nil || m == nil || d.out || d.state.Settings().Down {
 		return
 	}
 	if err := d.tryMesh(*m); err != nil {
@@ -358,6 +360,11 @@ func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 	if err != nil {
 		return err
 	}
+	return d.awaitUp(ctx)
+}
+
+// awaitUp waits until the network is up or the server has refused.
+func (d *Daemon) awaitUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, upPatience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -434,7 +441,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 	}
 	err = d.do(ctx, func() error {
 		d.stopAll()
-		d.refusal = nil
+		d.refusal, d.out = nil, false
 		return d.state.Leave()
 	})
 	if err == nil && !told {

@@ -101,7 +101,8 @@ func (s *session) run(ctx context.Context) {
 func (s *session) once(ctx context.Context) error {
 	id := s.state.Identity()
 	hello := wire.Hello{
-		Version: weft.Version, OS: runtime.GOOS, Secret: id.Secret, NodeKey: id.Node.Public(), Name: id.Name,
+		Version: weft.Version, OS: runtime.GOOS, Secret: id.Secret, NodeKey: id.Node.Public(),
+		Rotation: id.Rotation, Name: id.Name,
 	}
 	if m := s.state.Map(); m != nil {
 		s.mu.Lock()
@@ -138,6 +139,8 @@ func (s *session) once(ctx context.Context) error {
 			s.sink.gotMap(*m.Map)
 		case m.Change != nil:
 			s.sink.gotChange(*m.Change)
+		case m.Error != nil && m.Error.Code.Held() && welcomed: // the map comes when that has changed
+			s.sink.refused(m.Error)
 		case m.Error != nil:
 			if m.Error.Code.Permanent() || !welcomed { // the answer to Hello
 				return m.Error

@@ -29,7 +29,16 @@ func (s sink) welcomed(wire.Welcome) {
 	s.post(func() { s.d.refusal, s.d.welcomed, s.d.unattended = nil, true, false })
 }
 
-func (s sink) gotMap(m weft.NetworkMap) { s.post(func() { s.d.setMap(m) }) }
+func (s sink) gotMap(m weft.NetworkMap) {
+	s.post(func() {
+		if s.d.held() {
+			s.d.refusal = nil
+			s.d.log.Info("the server lets this node in again")
+		}
+		s.d.out = false
+		s.d.setMap(m)
+	})
+}
 
 func (s sink) gotChange(c weft.Change) {
 	s.post(func() {
@@ -41,11 +50,15 @@ func (s sink) gotChange(c weft.Change) {
 
 func (s sink) refused(e *weft.Error) { s.post(func() { s.d.refused(e) }) }
 
+// held reports whether the server knows this node and has it in no map.
+func (d *Daemon) held() bool { return d.refusal != nil && d.refusal.Code.Held() }
+
 func (d *Daemon) refused(e *weft.Error) {
 	before := d.refusal
 	d.refusal = e
 	switch e.Code {
-	case weft.CodeExpiredNode:
+	case weft.CodeExpiredNode, weft.CodeWaiting, weft.CodeDisabled:
+		d.out = true
 		d.endMesh()
 	case weft.CodeAddressTaken, weft.CodeExhausted: // of a network of two words: what the map says of this node is not so
 		d.endMesh()

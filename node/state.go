@@ -30,8 +30,9 @@ const (
 
 // Identity is what makes a machine the same node tomorrow.
 type Identity struct {
-	Machine key.MachinePrivate
-	Node    key.NodePrivate
+	Machine  key.MachinePrivate
+	Node     key.NodePrivate
+	Rotation uint32 // how many node keys there were before this one
 	// Server, URL and Fingerprint are of the token that joined it; URL is empty before.
 	Server      key.ServerPublic
 	URL         string
@@ -53,6 +54,7 @@ func (i Identity) Joined() bool { return i.URL != "" }
 type identityDoc struct {
 	Machine     string           `json:"machine_key"`
 	Node        string           `json:"node_key"`
+	Rotation    uint32           `json:"rotation,omitempty"`
 	Server      key.ServerPublic `json:"server_key"`
 	URL         string           `json:"url"`
 	Fingerprint []byte           `json:"fingerprint,omitempty"`
@@ -146,7 +148,7 @@ func (s *State) load(log *slog.Logger) error {
 				filepath.Join(s.dir, identityFile), err)
 		}
 		s.identity.Server, s.identity.URL, s.identity.Fingerprint = doc.Server, doc.URL, doc.Fingerprint
-		s.identity.Name, s.identity.Secret = doc.Name, doc.Secret
+		s.identity.Name, s.identity.Secret, s.identity.Rotation = doc.Name, doc.Secret, doc.Rotation
 		if doc.Network != "" {
 			shared, err := key.ParseShared(doc.Shared)
 			if err == nil {
@@ -242,6 +244,16 @@ func (s *State) Welcomed() error {
 	return s.writeIdentity(id)
 }
 
+// Rotate makes another node key.
+func (s *State) Rotate() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.identity
+	id.Node = key.NewPrivate[key.Node]()
+	id.Rotation++
+	return s.writeIdentity(id)
+}
+
 // ForgetMap forgets the map of a network that this machine is no longer in: nothing is started from it again, and
 // a token lets the machine in anew.
 func (s *State) ForgetMap() error {
@@ -290,7 +302,7 @@ func (s *State) SetMap(m *weft.NetworkMap) {
 // writeIdentity stores the identity, and takes it as the current one only when it is stored.
 func (s *State) writeIdentity(id Identity) error {
 	doc := identityDoc{
-		Machine: id.Machine.Reveal(), Node: id.Node.Reveal(), Server: id.Server,
+		Machine: id.Machine.Reveal(), Node: id.Node.Reveal(), Rotation: id.Rotation, Server: id.Server,
 		URL: id.URL, Fingerprint: id.Fingerprint, Name: id.Name, Secret: id.Secret,
 	}
 	if id.Network.Name != "" {
