@@ -18,6 +18,8 @@ const (
 	// while it has filled the small one lately. The big ones are shared by all streams.
 	smallRead = 4 << 10
 	bigRead   = 128 << 10
+	// mostRecord is what a TLS record holds at most, in bytes (RFC 8446 section 5.1).
+	mostRecord = 16 << 10
 	// calm is after how many small reads in a row a big buffer is given back.
 	calm = 32
 
@@ -64,6 +66,12 @@ func (f *frameReader) next() ([]byte, error) {
 	for {
 		n, err := f.r.Read(f.buf()[f.end:])
 		f.end += n
+		if conn, ok := f.r.(net.Conn); ok {
+			for err == nil && n > 0 && len(f.buf())-f.end >= mostRecord { // all that one read of the network has brought
+				n, err = stream.ReadMore(conn, f.buf()[f.end:])
+				f.end += n
+			}
+		}
 		whole, bad := wholeFrames(f.buf()[f.start:f.end])
 		if bad != nil {
 			return nil, bad

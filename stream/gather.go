@@ -5,13 +5,15 @@ import (
 	"sync"
 )
 
-// gather is a connection below TLS. TLS seals what is written in records of 16 KiB and hands down each by itself, so
+// gather is a connection below TLS, in both directions; ahead is what it has of reading. TLS seals what is written in records of 16 KiB and hands down each by itself, so
 // that 64 KiB cost four system calls and wake the other end four times. Here they wait for each other.
 type gather struct {
 	net.Conn
 
 	mu   sync.Mutex // TLS answers the other end from the goroutine that reads
 	held *gathered  // nil while everything is written at once
+
+	ahead ahead // the reader's
 }
 
 // gathered has room for 64 KiB in records (22 bytes each of header and tag), with some to spare.
@@ -24,6 +26,8 @@ var gathers = sync.Pool{New: func() any { return new(gathered) }}
 
 // NetConn returns the connection below, as tls.Conn does.
 func (g *gather) NetConn() net.Conn { return g.Conn }
+
+func (g *gather) Read(b []byte) (int, error) { return g.ahead.read(g.Conn, b) }
 
 func (g *gather) Write(b []byte) (int, error) {
 	g.mu.Lock()
@@ -83,6 +87,22 @@ func WriteWhole(c net.Conn, b []byte) error {
 		err = released
 	}
 	return err
+}
+
+// ReadMore reads on after a Read of a connection of this package what has come already, if that can be told: over TLS.
+// Zero without an error means that there is nothing yet. It never waits, and belongs to the goroutine that reads.
+func ReadMore(c net.Conn, b []byte) (int, error) {
+	g := gatherOf(c)
+	if g == nil || !g.ahead.whole() {
+		return 0, nil
+	}
+	g.ahead.atOnce = true
+	n, err := c.Read(b)
+	g.ahead.atOnce = false
+	if err == errNotYet { // the record was one of TLS's own
+		err = nil
+	}
+	return n, err
 }
 
 func gatherOf(c net.Conn) *gather {

@@ -60,7 +60,10 @@ func gathering(t *testing.T) (conn *tls.Conn, below *counted, far *tls.Conn) {
 	}
 	below = &counted{Conn: raw}
 	far = tls.Server(other, &tls.Config{Certificates: []tls.Certificate{cert}})
-	conn = tls.Client(&gather{Conn: below}, &tls.Config{InsecureSkipVerify: true, DynamicRecordSizingDisabled: true})
+	conn = tls.Client(&gather{Conn: below}, &tls.Config{
+		InsecureSkipVerify: true, DynamicRecordSizingDisabled: true,
+		ClientSessionCache: tls.NewLRUClientSessionCache(1), // so that there are records of TLS's own
+	})
 	t.Cleanup(func() { raw.Close(); other.Close() })
 	shaken := make(chan error, 1)
 	go func() { shaken <- far.Handshake() }()
