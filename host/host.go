@@ -117,10 +117,15 @@ type ResolverConfig struct {
 	// Server answers on port 53.
 	Server netip.Addr
 
-	// Domains are the overlay's ("weft.internal"), without a leading "~".
-	// Names below .arpa are routed where the system can route, and are not
-	// put in a search list.
+	// Domains are those that our server answers for ("weft.internal"), without a leading "~". They are routed where the
+	// system can route; elsewhere every question comes to us.
 	Domains []string
+
+	// Search are domains that short names are tried in, after those that the machine tries by itself.
+	Search []string
+
+	// All has every question come to our server where the system can route, too.
+	All bool
 
 	// StateDir is where the record for RepairResolver is kept.
 	StateDir string

@@ -40,6 +40,15 @@ func ClearOverlayRoutes(string) error            { return nil }
 
 func SetOverlayRoutes(OverlayRoutes) ([]netip.Prefix, error) { return nil, ErrNotSupported }
 
+// An Announcement is an overlay that others know of.
+type Announcement struct{}
+
+func (*Announcement) Update(Overlay) error { return ErrNotSupported }
+func (*Announcement) Close()               {}
+
+func Announce(Overlay) (*Announcement, error) { return nil, ErrNotSupported }
+func Overlays(string) []Overlay               { return nil }
+
 func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
 	return nil, ErrNotSupported
 }

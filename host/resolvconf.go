@@ -25,9 +25,9 @@ const (
 type takeover struct {
 	iface      string
 	server     netip.Addr
-	domains    []string
-	keptAs     string // where the former file is for a person to find, may be ""
-	hostDomain string // what glibc searches when the file says nothing: the host name's domain
+	search     []string // after what the former file searches
+	keptAs     string   // where the former file is for a person to find, may be ""
+	hostDomain string   // what glibc searches when the file says nothing: the host name's domain
 }
 
 // resolvLines yields the lines of a resolv.conf with their keyword and values.
@@ -90,7 +90,7 @@ func searchList(lines []resolvLine) (list []string, set bool) {
 // render is our resolv.conf in place of the given one. Our server comes first, the
 // former ones behind it: should we die, resolving gets slow, not impossible.
 // Options stay, except for "rotate", which would send every second question past
-// us. Our domains end the search list, so that a short name means what it meant.
+// us. Ours end the search list, so that a short name means what it meant.
 func (t takeover) render(former []byte) []byte {
 	lines := resolvLines(former)
 	var b bytes.Buffer
@@ -110,7 +110,7 @@ func (t takeover) render(former []byte) []byte {
 		search = []string{t.hostDomain}
 	}
 	search = slices.Clone(search)
-	for _, d := range t.domains {
+	for _, d := range t.search {
 		if !isReverse(d) && !slices.Contains(search, d) {
 			search = append(search, d)
 		}
@@ -155,7 +155,7 @@ func (t takeover) strip(edited, former []byte) []byte {
 			continue
 		}
 		if l.keyword == "search" && len(l.values) > 0 {
-			v := slices.DeleteFunc(slices.Clone(l.values), func(d string) bool { return slices.Contains(t.domains, d) })
+			v := slices.DeleteFunc(slices.Clone(l.values), func(d string) bool { return slices.Contains(t.search, d) })
 			if len(v) < len(l.values) {
 				if len(v) > 0 {
 					fmt.Fprintf(&b, "search %s\n", strings.Join(v, " "))

@@ -11,10 +11,10 @@ import (
 
 func testTakeover() takeover {
 	return takeover{
-		iface:   "weft0",
-		server:  netip.MustParseAddr("100.64.0.7"),
-		domains: []string{"weft.internal", "0.0.d.f.ip6.arpa"},
-		keptAs:  "/etc/resolv.conf.before-weft0",
+		iface:  "weft0",
+		server: netip.MustParseAddr("100.64.0.7"),
+		search: []string{"weft.internal", "0.0.d.f.ip6.arpa"},
+		keptAs: "/etc/resolv.conf.before-weft0",
 	}
 }
 

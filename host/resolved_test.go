@@ -143,7 +143,7 @@ func resolvedMachine(t *testing.T) (*machine, *fakeResolved) {
 
 var wiredCalls = []string{
 	"SetLinkDefaultRoute[42 false]",
-	"SetLinkDomains[42 [{weft.internal true}]]",
+	"SetLinkDomains[42 [{weft.internal false}]]",
 	"SetLinkDNSSEC[42 no]",
 	"SetLinkDNSOverTLS[42 no]",
 	"SetLinkDNS[42 [{2 [100 64 0 7]}]]",

@@ -142,7 +142,8 @@ func (e *resolverEnv) wireFile(s, prior *savedResolver, record func() error) err
 		_, t.hostDomain, _ = strings.Cut(name, ".")
 	}
 	if prior != nil && prior.File.canBeEdited(now) && !prior.File.isOurs(now) {
-		if list := nameservers(now.Content); len(list) > 0 && list[0] == s.Server {
+		list := nameservers(now.Content)
+		if len(list) > 0 && list[0] == s.Server || t.names(now.Content) && e.ofAnother(now.Content, t) {
 			s.File = prior.File // edited by somebody, to good effect
 			return nil
 		}
@@ -206,6 +207,17 @@ func (e *resolverEnv) wireFile(s, prior *savedResolver, record func() error) err
 		return f.writeInPlace(f.Written, now.Content)
 	}
 	return err
+}
+
+// ofAnother reports whether a file was written for another overlay that is up. That one sends us the questions for
+// our names.
+func (e *resolverEnv) ofAnother(text []byte, t takeover) bool {
+	iface, ok := writtenFor(text)
+	if !ok || iface == t.iface {
+		return false
+	}
+	_, up, err := e.linkIndex(iface)
+	return err == nil && up
 }
 
 // adoptOrphan deals with a file that an earlier weft wrote whose record is lost: the
@@ -374,7 +386,13 @@ func (f *savedFile) upstreams(e *resolverEnv, ours netip.Addr) []netip.Addr {
 			text = now.Content
 		}
 	}
-	list := nameservers(text, ours)
+	without := []netip.Addr{ours}
+	if _, another := writtenFor(text); another {
+		// That of another overlay, first in its file, is asked for its own names alone, and is nobody once that is down.
+		first := nameservers(text)
+		without = append(without, first[:min(1, len(first))]...)
+	}
+	list := nameservers(text, without...)
 	if onlyStub(list) {
 		// The stub asks whom resolved knows, and with our file in the way
 		// that could become us: ask those behind it.

@@ -87,13 +87,19 @@ type savedResolver struct {
 	Interface string       `json:"interface"`
 	Server    netip.Addr   `json:"server"`
 	Domains   []string     `json:"domains"`
+	Search    []string     `json:"search"` // absent in records of versions that searched in all Domains
+	All       bool         `json:"all,omitempty"`
 
 	Record *resolvconfRecord `json:"record,omitempty"` // with modeResolvconf
 	File   *savedFile        `json:"file,omitempty"`   // with modeFile
 }
 
 func (s *savedResolver) takeover() takeover {
-	return takeover{iface: s.Interface, server: s.Server, domains: s.Domains}
+	t := takeover{iface: s.Interface, server: s.Server, search: s.Search}
+	if t.search == nil {
+		t.search = s.Domains
+	}
+	return t
 }
 
 // ConfigureResolver makes the machine ask our server for the names of our domains.
@@ -126,7 +132,7 @@ func (c ResolverConfig) check() error {
 	if len(c.Domains) == 0 {
 		return errors.New("wire the resolver: no domain is given")
 	}
-	for _, d := range c.Domains {
+	for _, d := range slices.Concat(c.Domains, c.Search) {
 		if d == "" || strings.ContainsFunc(d, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '~' || c == '#' || c == ';' }) {
 			return fmt.Errorf("wire the resolver: %q is not the name of a domain", d)
 		}
@@ -178,6 +184,8 @@ func (r *Resolver) wire(ctx context.Context, mode resolverMode, prior *savedReso
 		Interface: r.cfg.Interface,
 		Server:    r.cfg.Server,
 		Domains:   r.cfg.Domains,
+		Search:    append([]string{}, r.cfg.Search...),
+		All:       r.cfg.All,
 	}
 	if prior != nil && !prior.continuesAs(s) {
 		if err := r.env.undo(ctx, prior); err != nil && !errors.Is(err, errOtherFile) {
@@ -215,10 +223,10 @@ func (r *Resolver) wire(ctx context.Context, mode resolverMode, prior *savedReso
 }
 
 // continuesAs reports whether the wiring of s can be put in place over that of
-// prior without undoing prior first.
+// prior without undoing prior first. systemd-resolved forgets what it was told before.
 func (prior *savedResolver) continuesAs(s *savedResolver) bool {
-	return prior.Mode == s.Mode && prior.Interface == s.Interface &&
-		prior.Server == s.Server && slices.Equal(prior.Domains, s.Domains)
+	return prior.Mode == s.Mode && prior.Interface == s.Interface && prior.Server == s.Server &&
+		(s.Mode == modeResolved || slices.Equal(prior.takeover().search, s.Search))
 }
 
 // modes are the ways that this machine's state suggests, best first.
@@ -297,7 +305,7 @@ func (r *Resolver) Mode() string {
 // Upstreams are the name servers that the machine would ask without us, best first:
 // our server forwards to them what is not of our domains. They are read anew
 // on each call, because they change with the network. With systemd-resolved there
-// are none, for then only questions for our domains come to us.
+// are none: the system still knows whom it asks, see NameServers.
 func (r *Resolver) Upstreams() []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -129,10 +129,17 @@ func TestTwoOverlaysChainAndTheFileSurvivesEitherOrderOfLeaving(t *testing.T) {
 		first := m.mustConfigure(modeFile)
 		cfg := testResolverConfig(t.TempDir())
 		cfg.Interface, cfg.Server, cfg.Domains = "weft1", netip.MustParseAddr("10.1.0.1"), []string{"other.internal"}
+		cfg.Search = cfg.Domains
 		second, err := configureResolver(t.Context(), m.env, cfg)
 		m.must(err)
-		if diff := cmp.Diff([]string{"100.64.0.7:53", "192.0.2.1:53"}, upstreamsOf(second)); diff != "" {
+		if diff := cmp.Diff([]string{"192.0.2.1:53"}, upstreamsOf(second)); diff != "" {
 			t.Errorf("the second asks (-want +got):\n%s", diff)
+		}
+		both := m.read(resolvConfPath)
+		m.must(first.Refresh(t.Context()))
+		m.must(second.Refresh(t.Context()))
+		if got := m.read(resolvConfPath); got != both {
+			t.Errorf("they take the file from each other: it was\n%sand is\n%s", both, got)
 		}
 		order := []*Resolver{first, second}
 		if !firstLeavesFirst {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 )
 
@@ -75,8 +74,8 @@ func (e *resolverEnv) wireResolvconf(ctx context.Context, s *savedResolver, reco
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "nameserver %s\n", s.Server)
-	if search := slices.DeleteFunc(slices.Clone(s.Domains), isReverse); len(search) > 0 {
-		fmt.Fprintf(&text, "search %s\n", strings.Join(search, " "))
+	if len(s.Search) > 0 {
+		fmt.Fprintf(&text, "search %s\n", strings.Join(s.Search, " "))
 	}
 	if _, err := run(ctx, text.String(), program, "-a", r.Name); err != nil {
 		return err

@@ -68,7 +68,7 @@ func (e *resolverEnv) nssAsksResolved() bool {
 	return false
 }
 
-// wireResolved routes our domains, and nothing else, to our server by the overlay's
+// wireResolved routes our domains, and nothing else unless all is asked for, to our server by the overlay's
 // link. The link's default route for names is switched off before it gets a server,
 // so that no question for anything else comes to us even for a moment.
 func (e *resolverEnv) wireResolved(ctx context.Context, s *savedResolver, record func() error) error {
@@ -87,9 +87,17 @@ func (e *resolverEnv) wireResolved(ctx context.Context, s *savedResolver, record
 	if err := record(); err != nil {
 		return err
 	}
-	domains := make([]resolvedDomain, len(s.Domains))
-	for i, d := range s.Domains {
-		domains[i] = resolvedDomain{Name: d, RoutingOnly: true}
+	var domains []resolvedDomain
+	for _, d := range s.Search {
+		domains = append(domains, resolvedDomain{Name: d})
+	}
+	for _, d := range s.Domains {
+		if !slices.Contains(s.Search, d) {
+			domains = append(domains, resolvedDomain{Name: d, RoutingOnly: true})
+		}
+	}
+	if s.All {
+		domains = append(domains, resolvedDomain{Name: ".", RoutingOnly: true})
 	}
 	manager := conn.Object(resolvedName, resolvedObject)
 	for _, call := range []struct {
@@ -97,7 +105,7 @@ func (e *resolverEnv) wireResolved(ctx context.Context, s *savedResolver, record
 		optional bool // missing in old versions, which behave that way unasked
 		arg      any
 	}{
-		{"SetLinkDefaultRoute", true, false},
+		{"SetLinkDefaultRoute", true, s.All},
 		{"SetLinkDomains", false, domains},
 		// Our zone is not signed, and our server does not speak TLS: where the
 		// machine insists on either, this link must not.

@@ -80,6 +80,7 @@ func testResolverConfig(state string) ResolverConfig {
 		Interface: "weft0",
 		Server:    netip.MustParseAddr("100.64.0.7"),
 		Domains:   []string{"weft.internal"},
+		Search:    []string{"weft.internal"},
 		StateDir:  state,
 	}
 }

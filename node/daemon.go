@@ -272,6 +272,7 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 	me, err := newMesh(cfg, m)
 	if err != nil {
 		dev.TUN.Close()
+		dev.close()
 		return err
 	}
 	if settings.Port == 0 && settings.Kept != me.engine.Port() {

@@ -37,6 +37,8 @@ type device struct {
 	mtu   int           // bytes
 	stack *netstack.Netstack
 	proxy *proxy.Proxy
+	// announced has the other networks of this machine know of this one; nil in userspace mode.
+	announced *host.Announcement
 }
 
 // checkDevice finds out at the start what would keep the device from ever being made: no permission for an
@@ -64,11 +66,21 @@ func checkDevice(cfg Config) error {
 // openDevice makes the device that the configuration asks for. Addresses come with configure.
 func openDevice(cfg Config, m weft.NetworkMap, mtu int, log *slog.Logger) (*device, error) {
 	if !cfg.Userspace {
-		t, err := engine.OpenTUN(cfg.TUN, mtu)
-		if err != nil {
+		announced, err := host.Announce(overlay(cfg.TUN, m))
+		if errors.Is(err, host.ErrOverlap) {
 			return nil, err
 		}
-		return &device{TUN: t, Name: t.Name(), mtu: mtu}, nil
+		if err != nil {
+			log.Warn("other networks of this machine do not know of this one", "error", err)
+		}
+		t, err := engine.OpenTUN(cfg.TUN, mtu)
+		if err != nil {
+			if announced != nil {
+				announced.Close()
+			}
+			return nil, err
+		}
+		return &device{TUN: t, Name: t.Name(), mtu: mtu, announced: announced}, nil
 	}
 	t, stack, err := netstack.New(m.Self.Addrs, mtu, log)
 	if err != nil {
@@ -77,12 +89,22 @@ func openDevice(cfg Config, m weft.NetworkMap, mtu int, log *slog.Logger) (*devi
 	return &device{TUN: t, stack: stack, mtu: mtu}, nil
 }
 
+// overlay is what other networks of this machine have to know of one.
+func overlay(iface string, m weft.NetworkMap) host.Overlay {
+	return host.Overlay{Interface: iface, Domain: m.Domain, Ranges: m.Ranges, Server: m.Service}
+}
+
 // configure gives the device the addresses and routes of a map.
 func (d *device) configure(m weft.NetworkMap) error {
 	if d.stack != nil {
 		return d.stack.SetAddrs(m.Self.Addrs)
 	}
 	addrs := hostPrefixes(m.Self.Addrs)
+	if d.announced != nil {
+		if err := d.announced.Update(overlay(d.Name, m)); errors.Is(err, host.ErrOverlap) {
+			return err
+		}
+	}
 	if m.Service.IsValid() {
 		addrs = append(addrs, netip.PrefixFrom(m.Service, m.Service.BitLen()))
 	}
@@ -146,5 +168,8 @@ func (d *device) proxyAddr() string {
 func (d *device) close() {
 	if d.proxy != nil {
 		d.proxy.Close()
+	}
+	if d.announced != nil {
+		d.announced.Close()
 	}
 }

@@ -364,7 +364,7 @@ func (me *mesh) setMap(now time.Time, m weft.NetworkMap) {
 	old := me.netmap
 	me.netmap = m
 	me.names.set(m)
-	if first || !slices.Equal(old.Self.Addrs, m.Self.Addrs) || !slices.Equal(old.Ranges, m.Ranges) || old.Service != m.Service {
+	if first || !slices.Equal(old.Self.Addrs, m.Self.Addrs) || !slices.Equal(old.Ranges, m.Ranges) || old.Service != m.Service || old.Domain != m.Domain {
 		me.configureLink()
 	}
 	me.setRelays(now)
@@ -388,7 +388,7 @@ func (me *mesh) networkChanged(now time.Time) {
 		return // a route or an address that is nothing to us: the overlay's own, mostly
 	}
 	me.log.Info("this machine's network changed")
-	me.names.refresh()
+	me.names.look() // a DHCP client rewrites resolv.conf on a new network
 	me.cfg.NetworkChanged()
 	if !me.links.apart {
 		me.links.list[0].moved(now)

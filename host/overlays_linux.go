@@ -1,0 +1,174 @@
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlaysDir holds a file for each overlay that is up, by interface, in a directory for each network namespace. The file is
+// locked by the daemon for as long as that lives: without a lock it was left behind by one that was killed.
+const overlaysDir = "/run/weft"
+
+// announcing is locked by who looks at all of the files before it changes one.
+const announcing = "lock"
+
+// An Announcement is an overlay that others know of until it is closed.
+type Announcement struct {
+	dir  string
+	mu   sync.Mutex
+	file *os.File
+	now  Overlay
+}
+
+// Announce makes an overlay known to the other daemons of this machine. It is refused with ErrOverlap when one of them has
+// some of its addresses: of two routes to one address the machine would take either.
+func Announce(o Overlay) (*Announcement, error) { return announceIn(namespaceDir(overlaysDir), o) }
+
+// Overlays are the overlays of other daemons that are up on this machine.
+func Overlays(except string) []Overlay { return overlaysIn(namespaceDir(overlaysDir), except) }
+
+// namespaceDir is the directory of this network namespace: overlays of another are as far away as another machine.
+func namespaceDir(dir string) string {
+	ns, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return dir
+	}
+	return filepath.Join(dir, strings.NewReplacer(":", "", "[", "-", "]", "").Replace(ns))
+}
+
+func announceIn(dir string, o Overlay) (*Announcement, error) {
+	a := &Announcement{dir: dir}
+	unlock, err := a.lockDir()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	a.file, err = os.OpenFile(a.path(o.Interface), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
+	}
+	if err := unix.Flock(int(a.file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		a.file.Close()
+		return nil, fmt.Errorf("the interface %s is that of another weft process: give this one another with --tun", o.Interface)
+	}
+	if err := a.set(o); err != nil {
+		a.drop()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Announcement) path(iface string) string { return filepath.Join(a.dir, iface+".json") }
+
+func (a *Announcement) lockDir() (unlock func() error, err error) {
+	if err := os.MkdirAll(a.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(a.dir, announcing), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX) // held for as long as it takes to read some files
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
+	}
+	return f.Close, nil
+}
+
+// set writes the file, unless another overlay is in the way. The directory is locked.
+func (a *Announcement) set(o Overlay) error {
+	for _, other := range overlaysIn(a.dir, o.Interface) {
+		if shared, some := o.overlaps(other); some {
+			return fmt.Errorf("this network %w: that on %s has %v, too. Give one of the two other addresses on its server (weft server --range), "+
+				"or leave one with `weft down`", ErrOverlap, other.Interface, shared)
+		}
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if _, err := a.file.WriteAt(text, 0); err != nil {
+		return fmt.Errorf("tell other networks of this machine: %w", err)
+	}
+	a.now = o
+	return a.file.Truncate(int64(len(text)))
+}
+
+// Update makes known what has changed of the overlay. What is refused is not: the others know what they knew.
+func (a *Announcement) Update(o Overlay) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		return errors.New("tell other networks of this machine: this one is down")
+	}
+	unlock, err := a.lockDir()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return a.set(o)
+}
+
+// Close has the others forget the overlay.
+func (a *Announcement) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		return
+	}
+	if unlock, err := a.lockDir(); err == nil {
+		defer unlock()
+	}
+	a.drop()
+}
+
+func (a *Announcement) drop() {
+	_ = os.Remove(a.file.Name()) // while it is locked: nobody else's is at that path
+	a.file.Close()
+	a.file = nil
+}
+
+// overlaysIn reads what is announced. What nobody holds, or is being written, is left out.
+func overlaysIn(dir, except string) (out []Overlay) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil
+	}
+	for _, path := range files {
+		if filepath.Base(path) == except+".json" {
+			continue
+		}
+		if o, err := readHeld(path); err == nil {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// readHeld reads an announcement that a process holds.
+func readHeld(path string) (o Overlay, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return o, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return o, fs.ErrNotExist // whoever held it is gone
+	}
+	err = json.NewDecoder(f).Decode(&o)
+	return o, err
+}

@@ -1,0 +1,135 @@
+package host
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func testOverlay(iface, prefix string) Overlay {
+	p := netip.MustParsePrefix(prefix)
+	return Overlay{Interface: iface, Domain: iface + ".internal", Ranges: []netip.Prefix{p}, Server: p.Addr().Next()}
+}
+
+func announce(t *testing.T, dir string, o Overlay) *Announcement {
+	t.Helper()
+	a, err := announceIn(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+func TestNetworksOfOneMachineKnowOfEachOtherForAsLongAsTheyLive(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net")
+	one, two := testOverlay("weft0", "100.64.0.0/10"), testOverlay("weft1", "10.99.0.0/16")
+	a := announce(t, dir, one)
+	b := announce(t, dir, two)
+	expect := func(except string, want ...Overlay) {
+		t.Helper()
+		if diff := cmp.Diff(want, overlaysIn(dir, except), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+			t.Errorf("besides %s (-want +got):\n%s", except, diff)
+		}
+	}
+	expect("weft0", two)
+	expect("weft1", one)
+	two.Domain = "a.b"
+	if err := b.Update(two); err != nil {
+		t.Fatal(err)
+	}
+	expect("weft0", two)
+	if _, err := announceIn(dir, testOverlay("weft1", "10.1.0.0/16")); err == nil || !strings.Contains(err.Error(), "--tun") {
+		t.Errorf("two have the same interface: %v", err)
+	}
+	expect("weft0", two)
+	b.Close()
+	b.Close()
+	expect("weft0")
+	if b.Update(two) == nil {
+		t.Error("one that is down is made known")
+	}
+	a.Close()
+	if names := namesIn(t, dir); names != announcing {
+		t.Errorf("left behind: %s", names)
+	}
+}
+
+func TestTwoNetworksOfOneMachineDoNotShareAddresses(t *testing.T) {
+	dir := t.TempDir()
+	announce(t, dir, testOverlay("weft0", "100.64.0.0/10"))
+	_, err := announceIn(dir, testOverlay("weft1", "100.100.0.0/16"))
+	if !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), "weft0") || !strings.Contains(err.Error(), "--range") {
+		t.Errorf("a range within another's: %v", err)
+	}
+	other := announce(t, dir, testOverlay("weft1", "10.99.0.0/16"))
+	if err := other.Update(testOverlay("weft1", "100.64.0.0/10")); !errors.Is(err, ErrOverlap) {
+		t.Errorf("a range that moves into another's: %v", err)
+	}
+	if got := overlaysIn(dir, "weft0"); len(got) != 1 || got[0].Ranges[0] != netip.MustParsePrefix("10.99.0.0/16") {
+		t.Errorf("what was refused is known all the same: %v", got)
+	}
+}
+
+func TestOfManyThatStartAtOnceWithTheSameAddressesOneIsLetIn(t *testing.T) {
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	in := 0
+	for i := range 20 {
+		all.Go(func() {
+			if a, err := announceIn(dir, testOverlay("weft"+string(rune('a'+i)), "100.64.0.0/10")); err == nil {
+				mu.Lock()
+				in++
+				mu.Unlock()
+				t.Cleanup(a.Close)
+			} else if !errors.Is(err, ErrOverlap) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if in != 1 {
+		t.Errorf("%d were let in", in)
+	}
+}
+
+func TestWhatAKilledDaemonAnnouncedIsNobodys(t *testing.T) {
+	dir := t.TempDir()
+	killed, err := announceIn(dir, testOverlay("weft0", "100.64.0.0/10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.file.Close() // as the kernel does it
+	if got := overlaysIn(dir, "weft1"); got != nil {
+		t.Errorf("it is still there: %v", got)
+	}
+	announce(t, dir, testOverlay("weft1", "100.64.0.0/10"))
+	again := announce(t, dir, testOverlay("weft0", "10.1.0.0/16"))
+	again.Close()
+	for _, text := range []string{"", "{", `{"ranges":["x"]}`} { // damaged, and held by somebody
+		f, err := os.Create(filepath.Join(dir, "odd.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := announceIn(dir, testOverlay("odd", "10.2.0.0/16"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte(text), 0); err != nil || f.Truncate(int64(len(text))) != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if got := overlaysIn(dir, "weft1"); got != nil {
+			t.Errorf("%q is taken for %v", text, got)
+		}
+		held.Close()
+	}
+}
