@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -48,15 +49,38 @@ on trying, ` + "`weft status`" + ` says how it stands -, 3 when there is no daem
 }
 
 func (a *app) downCommand() *cobra.Command {
-	return &cobra.Command{
+	var state, tun string
+	c := &cobra.Command{
 		Use: "down", Short: "Take the network away here; the machine stays a member", Args: noArgs,
+		Long: `Take the network away on this machine, which stays a member.
+
+Where the daemon was killed, what it left changed is put back: the system's resolver, routes and rules. (So does the daemon's
+next start.) Name its --state and --tun if it had others than usual.
+
+Exit code 0 when the network is away, 3 when there is no daemon and nothing that one left.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := a.client().Down(c.Context()); err != nil {
+			err := a.client().Down(c.Context())
+			if errors.Is(err, node.ErrNotRunning) {
+				if state == "" {
+					state = defaultState()
+				}
+				left, e := node.Repair(state, tun)
+				switch {
+				case e != nil:
+					return e
+				case left:
+					return a.done("no daemon runs, and what a killed one left changed on this machine is put back")
+				}
+			}
+			if err != nil {
 				return err
 			}
 			return a.done("down: `weft up` brings it back")
 		},
 	}
+	c.Flags().StringVar(&state, "state", "", "state directory of a daemon that was killed (default /var/lib/weft, or below the home directory without root)")
+	c.Flags().StringVar(&tun, "tun", "weft0", "its interface")
+	return c
 }
 
 func (a *app) rotateCommand() *cobra.Command {

@@ -348,6 +348,12 @@ func RepairResolver(stateDir string) error {
 	return repairResolver(systemEnv(), stateDir)
 }
 
+// ResolverLeft reports whether there is a wiring to take out.
+func ResolverLeft(stateDir string) (bool, error) {
+	s, err := loadResolver(stateDir)
+	return s != nil, err
+}
+
 func repairResolver(env *resolverEnv, stateDir string) error {
 	s, err := loadResolver(stateDir)
 	if err != nil || s == nil {
