@@ -11,6 +11,15 @@ const (
 	feedbackFast = 5 * time.Millisecond
 	// feedbackSlow is how late it comes when there is little; and it is repeated once after that time, since the last one may be lost.
 	feedbackSlow = 25 * time.Millisecond
+	// streamLeast is for how long messages have to come without a pause to be a stream, and streamPause is a pause. That a stream has stopped, for
+	// so long as stopAfter, is told by another path as well: by the usual one the peer may hear nothing any more. Of a stream of feedback, too.
+	streamLeast = 250 * time.Millisecond
+	streamPause = 50 * time.Millisecond
+	stopAfter   = 15 * time.Millisecond
+	// What comes a second time, at least repeatLate after the first while data flows, was sent again: who sends has not heard of the first. A
+	// copy by a slower path may be as late, so it is concluded once in repeatEvery.
+	repeatLate  = 30 * time.Millisecond
+	repeatEvery = 20 * time.Millisecond
 	// feedbackMuch is much, in bytes: any data is, for a sender that starts waits for each frame.
 	feedbackMuch = 1
 )
@@ -22,27 +31,54 @@ type told struct {
 	dirty bool          // a space is
 	hole  bool          // since, a gap was found that all paths have passed
 	again bool          // the last is to be repeated
+	soon  bool          // and at once: who sends does not seem to have heard of it
+
+	came      time.Duration // a message came
+	data      time.Duration // with data in it
+	soonAt    time.Duration // soon was set
+	stream    time.Duration // since when they come without a pause
+	elsewhere bool          // the last is to go by another path as well
 }
 
 // note is told of a message. One in which nothing was makes no feedback due, or two idle ends would answer each other's for ever
 // (as in QUIC, RFC 9000 section 13.2.1).
-func (t *told) note(s *space, size int, eliciting bool) {
+func (t *told) note(now time.Duration, s *space, size int, eliciting bool) {
 	if eliciting {
 		s.dirty, t.dirty = true, true
+		t.data = now
 	}
+	if now-t.came > streamPause {
+		t.stream = now
+	}
+	t.came = now
 	t.bytes += size
+}
+
+// repeated is told of a message that came first at some time, and now again.
+func (t *told) repeated(now, first time.Duration) {
+	if now-first >= repeatLate && now-t.data < liveFor && now-t.soonAt >= repeatEvery {
+		t.soon, t.soonAt = true, now
+	}
+}
+
+// stopped is when a stream is held to have stopped, Never if there was none.
+func (t *told) stopped() time.Duration {
+	if t.came-t.stream < streamLeast {
+		return Never
+	}
+	return t.came + stopAfter
 }
 
 // due is when the next feedback is.
 func (r *Receiver) due() time.Duration {
 	t := &r.told
 	switch {
-	case t.dirty && (t.hole || t.bytes >= feedbackMuch):
+	case t.dirty && (t.hole || t.bytes >= feedbackMuch) || t.again && t.soon:
 		return t.last + feedbackFast
 	case t.dirty || t.again:
-		return t.last + feedbackSlow
+		return min(t.last+feedbackSlow, t.stopped())
 	}
-	return Never
+	return t.stopped()
 }
 
 // Feedback fills f if one is due. Of two sessions of which something came, the older one's is given first, and the other is due at once.
@@ -64,7 +100,12 @@ func (r *Receiver) Feedback(now time.Duration, f *wire.Feedback) bool {
 		}
 	}
 	t := &r.told
-	t.again = s != nil
+	stop := r.now >= t.stopped()
+	if stop {
+		t.stream = t.came
+	}
+	t.elsewhere = stop || t.soon
+	t.again, t.soon = s != nil || stop, false
 	if s == nil {
 		if len(r.spaces) == 0 {
 			*t = told{last: r.now}
@@ -92,3 +133,7 @@ func (r *Receiver) Feedback(now time.Duration, f *wire.Feedback) bool {
 	}
 	return true
 }
+
+// Elsewhere reports whether what Feedback gave last is to go by another path as well, whatever that is for: it seems that the peer does not
+// hear what goes by the usual one.
+func (r *Receiver) Elsewhere() bool { return r.told.elsewhere }

@@ -278,3 +278,59 @@ func TestBlocksThatAreNotNeededAreGivenBack(t *testing.T) {
 		t.Errorf("what was held half a minute ago is still there: %v allocations", n)
 	}
 }
+
+func TestAStreamThatStopsIsToldOfByAnotherPath(t *testing.T) {
+	for name, data := range map[string]bool{"data": true, "feedback": false} {
+		m := newMailbox(t, bond.ReceiverConfig{})
+		var packet []byte
+		if data {
+			packet = payload(7, 0, 100)
+		}
+		for c := range uint64(80) {
+			if packet != nil {
+				packet = payload(7, c, 100)
+			}
+			m.r.Arrive(m.now, 1, 7, c, 132, packet, false)
+			m.wait(4 * ms)
+			if m.r.Elsewhere() {
+				t.Fatalf("%s: it is said to have stopped while it flows", name)
+			}
+		}
+		end, before := m.now, len(m.fed)
+		m.wait(12 * ms)
+		if !m.r.Elsewhere() || len(m.fed) == before {
+			t.Errorf("%s: after %v nothing says that no more of it comes", name, m.now-end)
+		}
+		m.wait(time.Second)
+		if n := len(m.fed) - before; n > 3 || m.r.Wake() != bond.Never {
+			t.Errorf("%s: %d frames say that no more of it comes", name, n)
+		}
+	}
+}
+
+func TestARepeatedPacketIsAnsweredAtOnceByItsOwnWay(t *testing.T) {
+	m := newMailbox(t, bond.ReceiverConfig{})
+	m.arrive(1, 7, 0, 1, 2, 3)
+	m.wait(40 * ms)
+	if m.r.Elsewhere() {
+		t.Fatal("nothing is amiss")
+	}
+	before := len(m.fed)
+	if !m.r.Duplicate(m.now, 2, 7, 2, 132) {
+		t.Error("a path is not known to work by which something was sent again")
+	}
+	m.wait(5 * ms)
+	if len(m.fed) != before+1 || !m.r.Elsewhere() {
+		t.Errorf("%d frames answer who has not heard of what came", len(m.fed)-before)
+	}
+	if m.r.Duplicate(m.now, 2, 7, 2, 132) || m.r.Duplicate(m.now, 2, 7, 1, 132) {
+		t.Error("what is old counts for its path")
+	}
+	m.wait(time.Second)
+	before = len(m.fed)
+	m.r.Duplicate(m.now, 2, 7, 3, 132) // no data flows any more
+	m.wait(5 * ms)
+	if len(m.fed) != before {
+		t.Error("two ends without data answer each other's copies")
+	}
+}

@@ -157,11 +157,14 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	}
 }
 
+// packets is how long the path takes for two full ones.
+func (l *lane) packets() time.Duration {
+	return time.Duration(min(2*segment/max(l.est.rate, l.ctl.Rate()/3, 1), 1) * 1e9)
+}
+
 // allowed is how late the next packet of a path may be.
 func (l *lane) allowed() time.Duration {
-	rate := max(l.est.rate, l.ctl.Rate()/3, 1)
-	packets := time.Duration(min(2*segment/rate, 1) * 1e9)
-	return min(max(lateLeast, 4*l.est.owd.jitter+packets+lateLeast/2, l.health.patience*3/2), lateMost+packets)
+	return min(max(lateLeast, 4*l.est.owd.jitter+l.packets()+lateLeast/2, l.health.patience*3/2), lateMost+l.packets())
 }
 
 // few is how many packets late in a row mean silence: chance alone has so many once in a million.
@@ -291,7 +294,7 @@ func (s *Sender) recall(now time.Duration, l *lane, seq uint64, at time.Duration
 // revive takes back a suspicion: what was sent before it came after all, up to a flight.
 func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) {
 	h := &l.health
-	h.learn(now, s.remote.clock-l.flights.at(i).sent-l.est.owd.latest)
+	h.learn(now, at-l.flights.at(i).sent-l.est.owd.latest) // and not by when that is known, which may be old news
 	for j := l.newest; int32(j-i) <= 0; j++ {
 		if f := l.flights.at(j); f.state == lost && f.seq < s.ledger.tail {
 			f.state = arrived
@@ -303,7 +306,7 @@ func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) 
 	l.newest = i + 1
 	l.est.drain.some = false
 	if l.newest != l.flights.head {
-		if f := l.flights.at(l.newest); f.state != arrived && s.remote.clock-at > l.allowed() && s.remote.clock-f.sent-l.est.owd.latest > l.allowed() {
+		if f, most := l.flights.at(l.newest), lateLeast+l.packets(); f.state != arrived && s.remote.clock-at > most && s.remote.clock-f.sent-l.est.owd.base() > most {
 			h.doubted = doubted // that is old news: what was sent after it has not come
 			return
 		}

@@ -135,7 +135,7 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 		s.take(counter)
 	}
 	r.mark()
-	r.told.note(s, size, packet != nil)
+	r.told.note(r.now, s, size, packet != nil)
 	if late {
 		if s.over { // its end came late
 			s.skipTo(max(s.next, counter+1))
@@ -173,26 +173,31 @@ func (r *Receiver) deliver(packet []byte, inTurn bool) bool {
 }
 
 // Duplicate is told of a message whose counter had come before. It was not opened, so anybody may have sent it: it counts
-// for its path only, and once, and not if it is old.
-func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counter uint64, size int) {
+// for its path only, and once, and not if it is old. True: it counts, and the path works.
+func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counter uint64, size int) bool {
 	r.begin(now)
 	r.stats.Duplicates++
 	s := r.find(session)
 	if s == nil || counter >= s.top || s.top-counter > maxWindow {
-		return
+		return false
 	}
 	i := r.routeOf(p, false)
 	if i < 0 {
-		return
+		return false
 	}
 	r.told.again = true // who sent it again may not have heard of the first
+	if at, ok := s.marks.reached(counter); ok {
+		r.told.repeated(r.now, at)
+	}
 	if n := &s.seen[i]; !n.some || counter > n.counter {
 		w := &r.routes[i]
 		w.last, w.packets, w.bytes = r.now, w.packets+1, w.bytes+uint32(size)
 		w.serial = max(w.serial, s.serial)
 		s.came(i, counter, r.now)
 		r.mark()
+		return true
 	}
+	return false
 }
 
 // Named is told by which number the peer's Sender calls a path, from an Offer that came by it, before Arrive is told of the message. It is not

@@ -190,8 +190,13 @@ func (m *marks) passed(counter uint64) (time.Duration, bool) {
 
 // later is when the first beyond a counter came; if there is none, the beginning of time.
 func (m *marks) later(counter uint64) time.Duration {
-	at, _ := m.search(func(k *mark) bool { return k.top > counter+1 })
+	at, _ := m.reached(counter + 1)
 	return at
+}
+
+// reached is when the first came that is a counter's or beyond it, as far back as is remembered.
+func (m *marks) reached(counter uint64) (time.Duration, bool) {
+	return m.search(func(k *mark) bool { return k.top > counter })
 }
 
 // A hold is how long packets that are sent again take to come, once all paths have passed them: the longest of late. The zero value knows of none.

@@ -275,6 +275,10 @@ func TestWhatNeverCarriedAnythingIsNotAnswered(t *testing.T) {
 	if len(m.fed) != 0 {
 		t.Errorf("%d frames answer what was no data", len(m.fed))
 	}
+	m.wait(time.Second) // that there is no more of it is told, and repeated once
+	if len(m.fed) != 2 {
+		t.Errorf("%d frames tell that a stream has stopped", len(m.fed))
+	}
 	if m.r.Wake() != bond.Never {
 		t.Error("it wants to be asked")
 	}

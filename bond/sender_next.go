@@ -172,6 +172,20 @@ func (s *Sender) Second(now time.Duration, not PathID, size int) (PathID, bool) 
 	return best.ID, true
 }
 
+// Other finds the best of the other paths, those on standby too.
+func (s *Sender) Other(not PathID) (PathID, bool) {
+	var best *lane
+	for _, l := range s.lanes {
+		if l.ID != not && (best == nil || l.better(best, s.now)) {
+			best = l
+		}
+	}
+	if best == nil {
+		return 0, false
+	}
+	return best.ID, true
+}
+
 // better orders paths for what is single: what is not under suspicion, the lower metric, the lesser delay.
 func (l *lane) better(o *lane, now time.Duration) bool {
 	switch a, b := l.health.rank(), o.health.rank(); {
@@ -184,18 +198,7 @@ func (l *lane) better(o *lane, now time.Duration) bool {
 }
 
 // Best returns the living path with the least delay, for what is single and urgent.
-func (s *Sender) Best() (PathID, bool) {
-	var best *lane
-	for _, l := range s.lanes {
-		if best == nil || l.better(best, s.now) {
-			best = l
-		}
-	}
-	if best == nil {
-		return 0, false
-	}
-	return best.ID, true
-}
+func (s *Sender) Best() (PathID, bool) { return s.Other(0) }
 
 // Copies reports whether what Next has just given a path for shall go by Second, too: the path is coming back.
 func (s *Sender) Copies() bool { return s.last != nil && s.last.health.state == Returning }

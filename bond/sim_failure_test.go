@@ -40,7 +40,7 @@ func twins(w *world, l line, n int) (a, b *node, links []*link) {
 
 func TestABlackHoleCostsAFewDatagramsAndAShortGap(t *testing.T) {
 	for _, rtt := range []time.Duration{10 * time.Millisecond, 60 * time.Millisecond} {
-		for _, oneWay := range []bool{false, true} {
+		for _, oneWay := range []string{"", "out", "in"} {
 			forSeeds(t, 2, func(t *testing.T, w *world) {
 				a, b, links := twins(w, line{mbit: 16, rtt: rtt}, 2)
 				u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
@@ -48,17 +48,17 @@ func TestABlackHoleCostsAFewDatagramsAndAShortGap(t *testing.T) {
 				victim := links[w.rnd.IntN(2)]
 				w.at(at, func() {
 					u.gap, u.last = 0, w.now
-					victim.there.dead = true
-					victim.back.dead = !oneWay
+					victim.there.dead = oneWay != "in"
+					victim.back.dead = oneWay != "out"
 				})
 				w.run(at + 3*time.Second)
 				lost := u.lost(at-time.Second, at+2*time.Second)
-				t.Logf("RTT %v, one way %v: gap %v, lost %d (by the queue %d), out of order %d, twice %d, %+v", rtt, oneWay, u.gap.Round(time.Millisecond), lost, a.q.Stats().Late, u.order, u.twice, b.r.Stats())
+				t.Logf("RTT %v, one way %q: gap %v, lost %d (by the queue %d), out of order %d, twice %d, %+v", rtt, oneWay, u.gap.Round(time.Millisecond), lost, a.q.Stats().Late, u.order, u.twice, b.r.Stats())
 				if u.gap > 150*time.Millisecond {
-					t.Errorf("RTT %v, one way %v: nothing comes for %v", rtt, oneWay, u.gap)
+					t.Errorf("RTT %v, one way %q: nothing comes for %v", rtt, oneWay, u.gap)
 				}
 				if lost > 5 {
-					t.Errorf("RTT %v, one way %v: %d datagrams are lost", rtt, oneWay, lost)
+					t.Errorf("RTT %v, one way %q: %d datagrams are lost", rtt, oneWay, lost)
 				}
 				if u.twice > 0 {
 					t.Errorf("%d datagrams come twice", u.twice)
@@ -260,33 +260,64 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 	})
 }
 
+// naps has nodes sleep for some milliseconds ten times a second, as threads on a busy machine do.
+func naps(w *world, most time.Duration, nodes ...*node) {
+	const every = 100 * time.Millisecond
+	for _, n := range nodes {
+		var nap func()
+		nap = func() {
+			n.sleep(most/4 + time.Duration(w.rnd.Int64N(int64(most-most/4))))
+			w.after(every/2+time.Duration(w.rnd.Int64N(int64(every))), nap)
+		}
+		w.after(time.Duration(w.rnd.Int64N(int64(every))), nap)
+	}
+}
+
 func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
-	forSeeds(t, 4, func(t *testing.T, w *world) {
-		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
-		for _, n := range []*node{a, b} {
-			n.ways[1].metric = 20
-			n.setPaths()
-		}
-		u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
-		at := w.now + 5*time.Second
-		idle := 0
-		w.at(at, func() {
-			u.gap, u.last = 0, w.now
-			idle = links[1].there.carried + links[1].back.carried
-			links[0].dead(true)
+	for _, x := range []struct {
+		name        string
+		there, back bool // fails
+		nap, gap    time.Duration
+		idle, lost  int // bytes in 5 s, datagrams
+	}{
+		{"both ways", true, true, 0, 100 * time.Millisecond, 0, 5},
+		{"outwards", true, false, 0, 100 * time.Millisecond, 0, 5},
+		{"inwards", false, true, 0, 100 * time.Millisecond, 0, 5},
+		{"both ways, on a busy machine", true, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+		{"outwards, on a busy machine", true, false, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+		{"inwards, on a busy machine", false, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+	} {
+		forSeeds(t, 4, func(t *testing.T, w *world) {
+			a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+			for _, n := range []*node{a, b} {
+				n.ways[1].metric = 20
+				n.setPaths()
+			}
+			u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
+			if x.nap > 0 {
+				naps(w, x.nap, a, b)
+			}
+			at := w.now + 5*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))
+			idle := 0
+			w.at(at, func() {
+				u.gap, u.last = 0, w.now
+				idle = links[1].there.carried + links[1].back.carried
+				links[0].there.dead, links[0].back.dead = x.there, x.back
+			})
+			w.run(at + 3*time.Second)
+			lost := u.lost(at-time.Second, at+2*time.Second)
+			t.Logf("%s: idle %d bytes in 5 s; gap %v, lost %d", x.name, idle, u.gap, lost)
+			if idle > x.idle {
+				t.Errorf("%s: the idle link carries %d bytes in 5 s", x.name, idle)
+			}
+			if u.gap > x.gap {
+				t.Errorf("%s: it takes over after %v", x.name, u.gap)
+			}
+			if lost > x.lost {
+				t.Errorf("%s: %d datagrams are lost", x.name, lost)
+			}
 		})
-		w.run(at + 3*time.Second)
-		t.Logf("idle: %d bytes in 5 s; gap %v, lost %d", idle, u.gap, u.lost(0, at+2*time.Second))
-		if idle > 5*2*2000 {
-			t.Errorf("the idle link carries %d bytes in 5 s", idle)
-		}
-		if u.gap > 150*time.Millisecond {
-			t.Errorf("it takes over after %v", u.gap)
-		}
-		if n := u.lost(at-time.Second, at+2*time.Second); n > 5 {
-			t.Errorf("%d datagrams are lost", n)
-		}
-	})
+	}
 }
 
 func TestAShortTransferIsNoSlowerThanByTheBestLink(t *testing.T) {

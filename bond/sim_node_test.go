@@ -218,7 +218,7 @@ func (n *node) pop() bool {
 
 // control sends a frame of weft's by the best way, so that its counter is no gap that data waits for; and the same message, every other time or always
 // where a gap must not be felt, by that which the newest data came by, or another.
-func (n *node) control(frame []byte, only *way) {
+func (n *node) control(frame []byte, only *way, elsewhere bool) {
 	now := n.w.now
 	m := n.seal(frame)
 	session, counter := counterOf(m)
@@ -232,11 +232,17 @@ func (n *node) control(frame []byte, only *way) {
 	n.sentControl++
 	n.s.SentControl(now, first.id, session, counter, m)
 	n.transmit(first, m)
-	if n.turn = !n.turn; only != nil || !n.turn && n.redundant == nil {
+	if n.turn = !n.turn; only != nil || !n.turn && n.redundant == nil && !elsewhere {
 		return
 	}
 	second := n.heard
-	if second == nil || second.down || second == first {
+	if elsewhere {
+		p, ok := n.s.Other(first.id)
+		if !ok {
+			return
+		}
+		second = n.way(p)
+	} else if second == nil || second.down || second == first {
 		p, ok := n.s.Second(now, first.id, len(m))
 		if !ok {
 			return
@@ -258,7 +264,7 @@ func (n *node) offer() {
 		if p.ID == best {
 			n.offered = n.w.now
 		}
-		n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x)
+		n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x, false)
 	}
 	n.w.after(time.Second, n.offer)
 }
@@ -316,7 +322,9 @@ func (n *node) receive(p bond.PathID, m []byte) {
 	session, counter := counterOf(m)
 	id := uint64(session)<<40 | counter
 	if n.seen[id] {
-		n.r.Duplicate(now, p, session, counter, len(m))
+		if n.r.Duplicate(now, p, session, counter, len(m)) {
+			n.heardBy(p)
+		}
 	} else {
 		n.seen[id] = true
 		kind, ours := wire.InnerKind(inner)
@@ -343,17 +351,22 @@ func (n *node) receive(p bond.PathID, m []byte) {
 		default:
 			packet = inner
 			n.came++
-			for _, x := range n.ways {
-				if n.peer.way(x.id).far == p {
-					n.heard = x
-				}
-			}
+			n.heardBy(p)
 		}
 		if n.r.Arrive(now, p, session, counter, len(m), packet, packet != nil && n.urgent != nil && n.urgent(packet)) {
 			n.deliver(packet)
 		}
 	}
 	n.settle()
+}
+
+// heardBy notes by which way data came.
+func (n *node) heardBy(p bond.PathID) {
+	for _, x := range n.ways {
+		if n.peer.way(x.id).far == p {
+			n.heard = x
+		}
+	}
 }
 
 // settle does what may be due.
@@ -363,7 +376,7 @@ func (n *node) settle() {
 	}
 	var f wire.Feedback
 	for n.r.Feedback(n.w.now, &f) {
-		n.control(wire.AppendFeedback(nil, &f), nil)
+		n.control(wire.AppendFeedback(nil, &f), nil, n.r.Elsewhere())
 	}
 	n.pump()
 }

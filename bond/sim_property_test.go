@@ -106,6 +106,7 @@ func TestWhateverHappensToTheLinksEachPacketComesOnceOrIsAccountedFor(t *testing
 		for w.run(end + 5*time.Second); a.q.Len()+b.q.Len() > 0 && w.now < end+5*time.Minute; {
 			w.run(w.now + 5*time.Second)
 		}
+		w.run(w.now + 2*time.Second) // what is on its way arrives
 		wakes := a.wakes + b.wakes
 		for _, x := range []struct {
 			from, to *node

@@ -307,6 +307,17 @@ func TestWithOneWayThereIsNoBond(t *testing.T) {
 	}
 }
 
+func TestAWayThatIsNoneTakesNothingFromTheOthers(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 0)
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{
+		{Metric: 3}, {Via: weft.DirectVia(0, b.addr()), Metric: 10}, {Metric: 4}, {Via: weft.DirectVia(0, addrPortOf(d.c)), Metric: 20},
+	}})
+	s := a.BondStatus(b.id)
+	if len(s.Ways) != 2 || s.Ways[0].Metric != 10 || s.Ways[1].Metric != 20 {
+		t.Errorf("%+v", s.Ways)
+	}
+}
+
 func TestWhatPeersSayInsideASessionIsChecked(t *testing.T) {
 	a, b, _ := manyWays(t, BondAggregate, 0)
 	seq := bonds(t, a, b, 1)
@@ -318,7 +329,7 @@ func TestWhatPeersSayInsideASessionIsChecked(t *testing.T) {
 		wire.AppendOffer(nil, wire.Offer{Seq: 1 << 31, Path: 1 << 15}), wire.AppendOffer(nil, wire.Offer{Seq: 7, Path: 7, Answer: true}),
 	} {
 		out := newBurst(b.Engine)
-		if err := b.sealInner(out, b.Engine.peer(a.id).current.Load(), nil, false, append(make([]byte, 0, 256), frame...)); err != nil {
+		if err := b.sealInner(out, b.Engine.peer(a.id).current.Load(), nil, copyNone, append(make([]byte, 0, 256), frame...)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -67,11 +67,10 @@ func (e *Engine) bondNow() time.Duration { return time.Duration(e.now()) }
 // bond makes, changes or ends the sending half.
 func (e *Engine) bond(p *peer, conf Bond) {
 	var ways []*way
+	conf.Ways = slices.DeleteFunc(slices.Clone(conf.Ways), func(w BondWay) bool { return canonical(w.Via) == (weft.Via{}) })
 	e.mu.Lock()
 	for _, w := range conf.Ways {
-		if via := canonical(w.Via); via != (weft.Via{}) {
-			ways = append(ways, e.way(p, via))
-		}
+		ways = append(ways, e.way(p, canonical(w.Via)))
 	}
 	for _, w := range ways {
 		e.learnWay(p, w)
@@ -115,7 +114,6 @@ func (b *bonded) set(conf Bond, ways []*way) {
 	now := b.e.bondNow()
 	b.mu.Lock()
 	b.conf = conf
-	b.conf.Ways = slices.Clone(conf.Ways)
 	rules := slices.Clone(conf.Rules)
 	b.rules.Store(&rules)
 	old := b.ways
@@ -325,10 +323,18 @@ func classOf(b []byte) (dscp, proto uint8, ports [2]uint16) {
 	return dscp, proto, ports
 }
 
-// sealInner seals a packet of weft's own, or a keepalive, and sends it by the way that takes least time, or else the route;
-// and if again is set, by a second as well: also, or where that is nil or the same the next best. What goes by a way of the bond is on
-// its books, so that it is sent again if it is lost and no gap stays.
-func (e *Engine) sealInner(out *burst, s *session, also *way, again bool, inner []byte) error {
+// By how many ways a packet of weft's own goes.
+type copies uint8
+
+const (
+	copyNone copies = iota // by the best alone
+	copyNext               // by a second as well: the one that is named, or where that is nil or the same the next best of those that carry
+	copyElse               // by a second as well: the next best, whatever it is for
+)
+
+// sealInner seals a packet of weft's own, or a keepalive, and sends it by the way that takes least time, or else the route. What goes by
+// a way of the bond is on its books, so that it is sent again if it is lost and no gap stays.
+func (e *Engine) sealInner(out *burst, s *session, also *way, c copies, inner []byte) error {
 	p := s.peer
 	w := p.route.Load()
 	b := p.bond.Load()
@@ -359,21 +365,33 @@ func (e *Engine) sealInner(out *burst, s *session, also *way, again bool, inner 
 	p.sent.Store(now)
 	if booked {
 		b.send.SentControl(time.Duration(now), w.path(), s.Remote, counter, message)
-		again = again || b.conf.Mode == BondRedundant // or what is lost is waited for
-	}
-	if again {
-		if also == nil || also == w {
-			also = nil
-			if booked {
-				if id, ok := b.send.Second(time.Duration(now), w.path(), len(message)); ok {
-					also = b.way(id)
-				}
-			}
+		if c == copyNone && b.conf.Mode == BondRedundant {
+			c = copyNext // or what is lost is waited for
 		}
-		e.copyInner(out, b, s, also, now, counter, message)
+	}
+	if c != copyNone {
+		e.copyInner(out, b, s, b.second(time.Duration(now), w, also, c, booked, len(message)), now, counter, message)
 	}
 	out.flush()
 	return nil
+}
+
+// second is the way that a copy goes by, nil: none. B.mu is held, if there is a bond.
+func (b *bonded) second(now time.Duration, first, also *way, c copies, booked bool, size int) *way {
+	if also == first {
+		also = nil
+	}
+	if !booked || c == copyNext && also != nil {
+		return also
+	}
+	id, ok := b.send.Second(now, first.path(), size)
+	if c == copyElse {
+		id, ok = b.send.Other(first.path())
+	}
+	if !ok {
+		return nil
+	}
+	return b.way(id)
 }
 
 // copyInner sends a packet of weft's own by a second way; nil: by none. B.mu is held, if there is a bond.

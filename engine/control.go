@@ -318,7 +318,7 @@ func (c *control) giveUp(p *peer) {
 // keepalive sends an empty packet, unless there was another just now.
 func (c *control) keepalive(now time.Time, p *peer) {
 	if s := p.current.Load(); s != nil && p.sent.Load() != c.e.nanos(now) {
-		_ = c.e.sealInner(c.burst, s, nil, false, nil) // without a way there is none to keep alive
+		_ = c.e.sealInner(c.burst, s, nil, copyNone, nil) // without a way there is none to keep alive
 	}
 }
 

@@ -190,8 +190,8 @@ func (o *opener) handshake(b []byte) {
 func (o *opener) open(s *session, counter uint64, b []byte) {
 	if o.now >= s.until || !s.window.Check(counter) {
 		o.e.drops.unopened.Add(1)
-		if o.order != nil && o.now < s.until {
-			o.order.recv.Duplicate(time.Duration(o.now), o.path(), s.Local, counter, len(b))
+		if r := o.order; r != nil && o.now < s.until && r.recv.Duplicate(time.Duration(o.now), o.path(), s.Local, counter, len(b)) && o.run.way != nil {
+			r.came = o.run.way
 		}
 		return
 	}

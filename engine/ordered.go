@@ -44,7 +44,7 @@ func (e *Engine) orderOf(p *peer) *ordered {
 func (r *ordered) name(s *session, w *way, offer wire.Offer) {
 	r.recv.Named(r.e.numbered(r.peer, w), offer.Path)
 	answer := wire.AppendOffer(r.room[:0], wire.Offer{Seq: offer.Seq, Path: offer.Path, Answer: true})
-	if err := r.e.sealInner(r.burst, s, w, true, answer); err != nil {
+	if err := r.e.sealInner(r.burst, s, w, copyNext, answer); err != nil {
 		r.e.failed(1, err)
 	}
 }
@@ -59,12 +59,19 @@ func (e *Engine) numbered(p *peer, w *way) bond.PathID {
 }
 
 // tell sends the feedback that is due: by the way that takes least time, and every other by that as well by which the latest
-// data came, which works at least in that direction. R.mu is held.
+// data came, which works at least in that direction; and by another, whatever that is for, what the peer does not seem to hear. R.mu is held.
 func (r *ordered) tell(now time.Duration) {
 	s := r.peer.current.Load()
 	for s != nil && r.recv.Feedback(now, &r.frame) {
 		r.turns++
-		if err := r.e.sealInner(r.burst, s, r.came, r.turns%2 == 0, wire.AppendFeedback(r.room[:0], &r.frame)); err != nil {
+		c := copyNone
+		switch {
+		case r.recv.Elsewhere():
+			c = copyElse
+		case r.turns%2 == 0:
+			c = copyNext
+		}
+		if err := r.e.sealInner(r.burst, s, r.came, c, wire.AppendFeedback(r.room[:0], &r.frame)); err != nil {
 			r.e.failed(1, err)
 		}
 	}
