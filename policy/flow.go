@@ -26,6 +26,17 @@ func Allows(rules []weft.Rule, node weft.Node, f Flow) (weft.Rule, bool) {
 	return weft.Rule{}, false
 }
 
+// Between finds the rules that are about a flow's two ends, whatever is begun between them.
+func Between(rules []weft.Rule, node weft.Node, f Flow) []weft.Rule {
+	found := []weft.Rule{}
+	for _, r := range rules {
+		if comesFrom(r, f) && goesTo(r, node, f.To) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
 func comesFrom(r weft.Rule, f Flow) bool {
 	return slices.ContainsFunc(r.From, func(s weft.Source) bool {
 		p, ok := s.Prefix()

@@ -51,6 +51,17 @@ type Policy struct {
 	// addresses are all that lines have as destinations: a node that has none of them is like others of its class.
 	addresses []netip.Prefix
 	ranges    []netip.Prefix // the overlay's own
+	four, six []netip.Prefix // the Internet, without them
+
+	owners  map[string][]weft.Source // of tags; nil without a document
+	routers []approvers
+	exits   []weft.Source
+	names   map[string]int // users that the document names -> line
+}
+
+type approvers struct {
+	prefix netip.Prefix
+	who    []weft.Source
 }
 
 // A line is one entry of the document: who may begin what towards whom.
@@ -148,19 +159,92 @@ func (p *Policy) meant(n weft.Node, l line, t target) []weft.Rule {
 			rule.To = slices.Concat(own(n), n.Routes)
 		}
 	case named:
-		if !slices.ContainsFunc(t.words, func(s weft.Source) bool { return s.Includes(n) }) {
+		if !includes(t.words, n) {
 			return nil
 		}
-	}
-	if len(rule.From) == 0 {
-		return nil
+	case placed:
+		if rule.To = p.places(n, t.addrs); len(rule.To) == 0 {
+			return nil
+		}
+	case internet:
+		rule.To = p.beyond(n)
+		if len(rule.To) == 0 {
+			return nil
+		}
+		// Who leaves by an exit node asks it for names, too.
+		dns := weft.Rule{From: l.from, Why: l.why, Ports: []weft.PortRange{{Proto: weft.ProtoUDP, First: 53, Last: 53}, {Proto: weft.ProtoTCP, First: 53, Last: 53}}}
+		return []weft.Rule{rule, dns}
 	}
 	return []weft.Rule{rule}
 }
 
+func includes(words []weft.Source, n weft.Node) bool {
+	return slices.ContainsFunc(words, func(s weft.Source) bool { return s.Includes(n) })
+}
+
+// places are those of the addresses that are a node's own or behind it. What is the overlay's is behind nobody.
+func (p *Policy) places(n weft.Node, addrs []netip.Prefix) (to []netip.Prefix) {
+	add := func(found netip.Prefix) {
+		if !slices.Contains(to, found) {
+			to = append(to, found)
+		}
+	}
+	for _, a := range addrs {
+		for _, o := range own(n) {
+			if a.Contains(o.Addr()) {
+				add(o)
+			}
+		}
+		if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(a.Addr()) && r.Bits() <= a.Bits() }) {
+			continue
+		}
+		for _, r := range n.Routes {
+			if both, ok := common(a, r); ok {
+				add(both)
+			}
+		}
+	}
+	return to
+}
+
+// beyond is the Internet, as far as a node is the way to it.
+func (p *Policy) beyond(n weft.Node) (to []netip.Prefix) {
+	if slices.Contains(n.Routes, default4) {
+		to = append(to, p.four...)
+	}
+	if slices.Contains(n.Routes, default6) {
+		to = append(to, p.six...)
+	}
+	return to
+}
+
+// Owns reports whether whoever has a node, or is one, may give it a tag; defined is false of a tag that the document does not
+// name. Without a document every tag is whoever's gives it.
+func (p *Policy) Owns(n weft.Node, tag string) (defined, owns bool) {
+	if p.owners == nil {
+		return true, true
+	}
+	who, ok := p.owners[tag]
+	return ok, includes(who, n)
+}
+
+// Approves reports whether a node may have a network behind it without an administrator's word. 0.0.0.0/0 and ::/0 stand for
+// an exit node.
+func (p *Policy) Approves(n weft.Node, route netip.Prefix) bool {
+	if route.Bits() == 0 {
+		return includes(p.exits, n)
+	}
+	return slices.ContainsFunc(p.routers, func(a approvers) bool {
+		return a.prefix.Bits() <= route.Bits() && a.prefix.Overlaps(route) && includes(a.who, n)
+	})
+}
+
+// Names is the line in which the document names a user; 0: it does not.
+func (p *Policy) Names(user string) int { return p.names[user] }
+
 // covers reports whether the machines of a node's user are among a line's sources.
 func (l line) covers(n weft.Node) bool {
-	return slices.ContainsFunc(l.from, func(s weft.Source) bool { return s.Includes(weft.Node{User: n.User}) })
+	return includes(l.from, weft.Node{User: n.User})
 }
 
 func own(n weft.Node) []netip.Prefix {
