@@ -14,6 +14,7 @@ import (
 
 	"weft"
 	"weft/host"
+	"weft/policy"
 )
 
 // The admin API: HTTP with JSON on a unix socket in the server's directory. Who may open the socket, may do
@@ -23,8 +24,8 @@ import (
 // adminHost is the only Host that the admin API answers to. No web page can name it: it is no domain.
 const adminHost = "weft.admin"
 
-// maxAdminBody bounds a request's body in bytes.
-const maxAdminBody = 64 << 10
+// maxAdminBody bounds a request's body in bytes; it holds a policy, in which JSON may need six bytes for one.
+const maxAdminBody = 6*policy.MaxText + 1024
 
 // maxSocketPath is the longest path of a unix socket in bytes: sun_path without its final zero byte (unix(7)).
 const maxSocketPath = 107
@@ -223,6 +224,29 @@ func (s *Server) AdminHandler() http.Handler {
 	handle("GET /v1/relays", func(*http.Request) (any, error) { return RelaysAnswer{schema, s.Relays()}, nil })
 	handle("DELETE /v1/relays/{relay}", func(r *http.Request) (any, error) {
 		return DoneAnswer{schema}, s.RemoveRelay(r.Context(), r.PathValue("relay"))
+	})
+
+	handle("GET /v1/policy", func(*http.Request) (any, error) { return s.Policy(), nil })
+	handle("POST /v1/policy", func(r *http.Request) (any, error) {
+		q, err := body[PolicyRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		return s.SetPolicy(r.Context(), q)
+	})
+	handle("POST /v1/policy/check", func(r *http.Request) (any, error) {
+		q, err := body[PolicyRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		return s.CheckPolicy(r.Context(), q)
+	})
+	handle("POST /v1/policy/explain", func(r *http.Request) (any, error) {
+		q, err := body[ExplainRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		return s.ExplainPolicy(r.Context(), q)
 	})
 
 	handle("/", func(r *http.Request) (any, error) {

@@ -162,6 +162,26 @@ func (c *AdminClient) RemoveRelay(ctx context.Context, relay string) (DoneAnswer
 	return call[DoneAnswer](ctx, c, http.MethodDelete, "relays/"+url.PathEscape(relay), nil)
 }
 
+// Policy tells which policy is in force.
+func (c *AdminClient) Policy(ctx context.Context) (PolicyAnswer, error) {
+	return call[PolicyAnswer](ctx, c, http.MethodGet, "policy", nil)
+}
+
+// SetPolicy puts a policy in force, if there is no more to complain of in it than warnings.
+func (c *AdminClient) SetPolicy(ctx context.Context, r PolicyRequest) (PolicyAnswer, error) {
+	return call[PolicyAnswer](ctx, c, http.MethodPost, "policy", r)
+}
+
+// CheckPolicy only tells what is to be complained of.
+func (c *AdminClient) CheckPolicy(ctx context.Context, r PolicyRequest) (PolicyAnswer, error) {
+	return call[PolicyAnswer](ctx, c, http.MethodPost, "policy/check", r)
+}
+
+// ExplainPolicy tells who may reach whom, and which rule says so.
+func (c *AdminClient) ExplainPolicy(ctx context.Context, r ExplainRequest) (ExplainAnswer, error) {
+	return call[ExplainAnswer](ctx, c, http.MethodPost, "policy/explain", r)
+}
+
 // nothing is the body of a request that says all in its path.
 type nothing struct{}
 

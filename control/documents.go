@@ -6,6 +6,7 @@ import (
 
 	"weft"
 	"weft/key"
+	"weft/policy"
 )
 
 // The documents of the admin API. Answers carry their schema_version; requests do not.
@@ -103,6 +104,8 @@ type Status struct {
 	Nodes       int          `json:"nodes"`
 	Online      int          `json:"online"`
 	Relays      int          `json:"relays"`
+	// Policy is the revision of the policy in force; "default": none was ever set.
+	Policy string `json:"policy"`
 	// Problems are sentences for the person in charge; empty when all is well.
 	Problems []string `json:"problems"`
 }
@@ -159,6 +162,42 @@ type GatewayInfo struct {
 type ExpireRequest struct {
 	In    time.Duration `json:"in"`              // nanoseconds from now; zero: now
 	Never bool          `json:"never,omitempty"` // of a node
+}
+
+// PolicyRequest brings a policy. Where it has a revision, the policy in force must be that one still.
+type PolicyRequest struct {
+	Text     string `json:"text"`
+	Revision string `json:"revision,omitempty"`
+}
+
+// PolicyAnswer is a policy, and what is to be complained of in it. Of a request that has Problems other than warnings,
+// nothing was done.
+type PolicyAnswer struct {
+	Schema   int              `json:"schema_version"`
+	Revision string           `json:"revision"` // "default": none was ever set, and Text is one to begin with
+	Changed  time.Time        `json:"changed,omitzero"`
+	Text     string           `json:"text"`
+	Problems []policy.Problem `json:"problems"`
+}
+
+// ExplainRequest asks whether one member may reach another. Each is a node, by name or number, or an address: a node's, or
+// one behind it.
+type ExplainRequest struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	Port string `json:"port,omitempty"` // "tcp:22", "icmp"; empty: whatever is allowed
+}
+
+// ExplainAnswer says whether, and why.
+type ExplainAnswer struct {
+	Schema  int         `json:"schema_version"`
+	From    string      `json:"from"`
+	To      string      `json:"to"`
+	Node    string      `json:"node"` // who enforces it
+	Port    string      `json:"port,omitempty"`
+	Allowed bool        `json:"allowed"` // something is, where no port was asked for
+	Rules   []weft.Rule `json:"rules"`   // those that say so
+	Message string      `json:"message"`
 }
 
 // RenameRequest gives a node or user another name, MoveRequest a node another user, TagRequest other tags; UserRequest

@@ -67,7 +67,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	dst = serviceAddr(s.net.IPv4).AppendTo(dst)
 	dst = append(dst, '"')
 	dst = appendTicket(dst, ticket)
-	if ok && len(e.rules.list) > 0 {
+	if ok {
 		dst = e.rules.appendTo(dst)
 	}
 	dst = s.resolving.appendMap(dst)

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -11,11 +13,17 @@ import (
 // A law is the policy in force, with the rulings that were made by it. It is in snapshots, but what is in rulings is the
 // writer's alone.
 type law struct {
-	policy  *policy.Policy
-	rulings map[string]*ruling // of policy.Class
+	policy   *policy.Policy
+	document *policy.Document   // nil: the default is in force
+	revision string             // of the document; see revisionOf
+	broken   string             // what keeps the stored document from being understood: then nothing is let in
+	rulings  map[string]*ruling // of policy.Class
 }
 
-func newLaw(p *policy.Policy) *law { return &law{policy: p, rulings: make(map[string]*ruling)} }
+// newLaw is the default.
+func newLaw() *law {
+	return &law{policy: policy.Default(), revision: revisionOf(""), rulings: make(map[string]*ruling)}
+}
 
 // A ruling is what a node has to let in. Nodes alike share one, and so its encoding. It is never changed.
 type ruling struct {
@@ -97,9 +105,96 @@ func (t *tx) ruleAnew(found *entry) {
 	}
 }
 
-// ruleAll does so for every node.
-func (t *tx) ruleAll() {
+// enact puts a law in force: every node whose rules it changes is told.
+func (t *tx) enact(l *law) {
+	t.law = l
 	for _, e := range t.nodes.all() {
 		t.ruleAnew(e)
 	}
+}
+
+// lawNow makes a law of the stored document and the users that there are. Of a document that this version does not
+// understand, though one took it once, nothing is let in: that is said aloud, and is better than to guess.
+func (t *tx) lawNow() *law {
+	text := t.documents[policyDocument].Text
+	l := newLaw()
+	if text == "" {
+		return l
+	}
+	l.revision = revisionOf(text)
+	var problems []policy.Problem
+	if l.document, problems = policy.Parse([]byte(text)); l.document == nil {
+		l.policy, l.broken = new(policy.Policy), fmt.Sprintf("the stored policy is not understood, so nothing is let in anywhere: %s (weft admin policy edit)", problems[0])
+		t.s.log.Error("the stored policy is not understood, so nothing is let in anywhere", "problem", problems[0])
+		return l
+	}
+	l.policy, _ = l.document.Compile(t.facts())
+	return l
+}
+
+// usersChanged holds the policy against the users that there are now.
+func (t *tx) usersChanged() {
+	if t.law.document == nil {
+		return
+	}
+	l := *t.law
+	l.policy, _ = l.document.Compile(t.facts())
+	l.rulings = make(map[string]*ruling)
+	t.enact(&l)
+}
+
+// unnamed refuses to do away with a name that the policy has: whoever is called so next would have what it says.
+func (t *tx) unnamed(user string) error {
+	if line := t.law.policy.Names(user); line > 0 {
+		return sentence(weft.CodeDenied, "the policy names %s in line %d: take the name out there first (weft admin policy edit)", user, line)
+	}
+	return nil
+}
+
+// facts are what policies are held against.
+func (t *tx) facts() policy.Facts {
+	f := policy.Facts{Ranges: []netip.Prefix{t.net.IPv4, t.net.IPv6}, Speaker: t.speaker}
+	for _, name := range slices.Sorted(maps.Keys(t.users)) {
+		u := t.users[name]
+		f.Users = append(f.Users, policy.User{Name: name, Issuer: u.Issuer, Groups: u.Groups})
+	}
+	return f
+}
+
+// speaker finds the node that an address is of, or else the one with the narrowest network that it is in, the first of
+// several.
+func (t *tx) speaker(a netip.Addr) (weft.Node, bool) {
+	var found *entry
+	bits := -1
+	for _, e := range t.nodes.all() {
+		if e.IPv4 == a || e.IPv6 == a {
+			return e.node(), true
+		}
+		for _, r := range e.node().Routes {
+			if r.Contains(a) && r.Bits() > bits {
+				found, bits = e, r.Bits()
+			}
+		}
+	}
+	if found == nil {
+		return weft.Node{}, false
+	}
+	return found.node(), true
+}
+
+// mayTag refuses tags that a user does not own by the policy in force. Whoever administers the server, the user "", may give
+// every tag, and so may everybody while there is no policy.
+func (t *tx) mayTag(user string, tags []string) error {
+	if user == "" {
+		return nil
+	}
+	for _, tag := range tags {
+		switch defined, owns := t.law.policy.Owns(weft.Node{User: user}, tag); {
+		case !defined:
+			return sentence(weft.CodeDenied, "the policy has no %s: name it and its owners in tagOwners (weft admin policy edit)", tag)
+		case !owns:
+			return sentence(weft.CodeDenied, "%s does not own %s: tagOwners in the policy says who does (weft admin policy edit)", user, tag)
+		}
+	}
+	return nil
 }

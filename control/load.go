@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"weft/control/store"
-	"weft/policy"
 )
 
 // load makes the first snapshot of what is stored, and sets up the network where nothing is.
@@ -23,7 +22,7 @@ func (s *Server) load(ctx context.Context, c Config) error {
 	t.snapshot = snapshot{
 		// Every start begins a new epoch: what nodes say of themselves is not stored, so an old version means nothing.
 		version: 1, logFrom: 1, revision: 1, net: st.Network, users: make(map[string]store.User),
-		documents: make(map[string]store.Document), superseded: make(chan struct{}), law: newLaw(policy.Default()),
+		documents: make(map[string]store.Document), superseded: make(chan struct{}), law: newLaw(),
 	}
 	for _, u := range st.Users {
 		t.users[u.Name] = u
@@ -64,7 +63,7 @@ func (s *Server) load(ctx context.Context, c Config) error {
 	if err := t.loadResolving(); err != nil {
 		return err
 	}
-	t.ruleAll()
+	t.enact(t.lawNow())
 	first := t.snapshot
 	s.now.Store(&first)
 	for _, f := range t.after {

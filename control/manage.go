@@ -29,6 +29,10 @@ func (s *Server) Status() Status {
 		Fingerprint: hex.EncodeToString(s.print), Network: hex.EncodeToString(snap.net.Name[:]),
 		IPv4: snap.net.IPv4, IPv6: snap.net.IPv6, Service: serviceAddr(snap.net.IPv4), MapVersion: snap.version,
 		Users: len(snap.users), Nodes: snap.nodes.len(), Relays: len(snap.relays.list), Problems: []string{},
+		Policy: snap.law.revision,
+	}
+	if snap.law.broken != "" {
+		st.Problems = append(st.Problems, snap.law.broken)
 	}
 	for _, e := range snap.nodes.all() {
 		if e.online {

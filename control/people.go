@@ -138,6 +138,9 @@ func (s *Server) RenameUser(ctx context.Context, from, to string) (UserInfo, err
 		if _, ok := t.users[to]; ok {
 			return sentence(weft.CodeNameTaken, "there is a user %s already: choose another name", to)
 		}
+		if err := t.unnamed(from); err != nil {
+			return err
+		}
 		bare := u
 		bare.Issuer, bare.Subject = "", "" // an identity is one user's, within the batch, too
 		u.Name = to
@@ -170,6 +173,9 @@ func (s *Server) RemoveUser(ctx context.Context, name string) error {
 	return s.do(ctx, func(t *tx) error {
 		if _, ok := t.users[name]; !ok {
 			return errNoUser(name)
+		}
+		if err := t.unnamed(name); err != nil {
+			return err
 		}
 		if nodes := t.nodesOf(name); len(nodes) > 0 {
 			return sentence(weft.CodeDenied, "%s still has nodes (%s, for one): remove them first (weft admin node remove), or give them to another user (weft admin node move)",

@@ -270,9 +270,13 @@ func (t *tx) putKey(k store.JoinKey) {
 
 // putUser makes u the state of its user.
 func (t *tx) putUser(u store.User) {
+	old, had := t.users[u.Name]
 	t.users = maps.Clone(t.users)
 	t.users[u.Name] = u
 	t.durable = append(t.durable, store.PutUser(u))
+	if !had || old.Issuer != u.Issuer || !slices.Equal(old.Groups, u.Groups) {
+		t.usersChanged()
+	}
 }
 
 // dropUser removes a user who has neither nodes nor keys.
@@ -280,6 +284,7 @@ func (t *tx) dropUser(name string) {
 	t.users = maps.Clone(t.users)
 	delete(t.users, name)
 	t.durable = append(t.durable, store.DropUser{Name: name})
+	t.usersChanged()
 }
 
 // putDocument makes a text the document of that name.
