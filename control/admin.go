@@ -217,6 +217,15 @@ func (s *Server) AdminHandler() http.Handler {
 			return NodeAnswer{schema, n}, err
 		})
 	}
+	handle("GET /v1/routes", func(*http.Request) (any, error) { return RoutesAnswer{schema, s.Routes()}, nil })
+	handle("POST /v1/nodes/{node}/routes", func(r *http.Request) (any, error) {
+		q, err := body[RoutesRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		n, err := s.ChangeRoutes(r.Context(), r.PathValue("node"), q)
+		return NodeAnswer{schema, n}, err
+	})
 	handle("DELETE /v1/nodes/{node}", func(r *http.Request) (any, error) {
 		return DoneAnswer{schema}, s.RemoveNode(r.Context(), r.PathValue("node"))
 	})

@@ -147,6 +147,16 @@ func (c *AdminClient) EnableNode(ctx context.Context, node string) (NodeAnswer, 
 	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/enable", nothing{})
 }
 
+// Routes lists the networks that nodes offer or are approved for.
+func (c *AdminClient) Routes(ctx context.Context) (RoutesAnswer, error) {
+	return call[RoutesAnswer](ctx, c, http.MethodGet, "routes", nil)
+}
+
+// ChangeRoutes approves networks of a node, given by name or number, or withdraws what was approved.
+func (c *AdminClient) ChangeRoutes(ctx context.Context, node string, r RoutesRequest) (NodeAnswer, error) {
+	return call[NodeAnswer](ctx, c, http.MethodPost, "nodes/"+url.PathEscape(node)+"/routes", r)
+}
+
 // RemoveNode removes a node, given by name or number.
 func (c *AdminClient) RemoveNode(ctx context.Context, node string) (DoneAnswer, error) {
 	return call[DoneAnswer](ctx, c, http.MethodDelete, "nodes/"+url.PathEscape(node), nil)

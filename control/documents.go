@@ -78,6 +78,28 @@ type NodeInfo struct {
 	Remote     string         `json:"remote,omitempty"` // where its stream comes from
 }
 
+// A RouteInfo is a network that a node offers to speak for, or that it is approved for: it speaks for those that are both.
+type RouteInfo struct {
+	Route      netip.Prefix `json:"route"`
+	Node       string       `json:"node"`
+	ID         weft.NodeID  `json:"id"`
+	Advertised bool         `json:"advertised"`
+	Approved   bool         `json:"approved"`
+	Online     bool         `json:"online"`
+}
+
+// RoutesAnswer is the answer of GET /v1/routes.
+type RoutesAnswer struct {
+	Schema int         `json:"schema_version"`
+	Routes []RouteInfo `json:"routes"`
+}
+
+// RoutesRequest is the body of POST /v1/nodes/{node}/routes.
+type RoutesRequest struct {
+	Approve  []netip.Prefix `json:"approve,omitempty"`
+	Withdraw []netip.Prefix `json:"withdraw,omitempty"`
+}
+
 // A RelayInfo is a relay as the administrator sees it.
 type RelayInfo struct {
 	weft.Relay

@@ -95,7 +95,7 @@ func (t *tx) update(c *session, u *wire.Update) error {
 	if t.relays.known(u.HomeRelay) {
 		e.home = u.HomeRelay
 	}
-	t.putNode(e, false)
+	t.putNode(e, t.advertise(&e, u.Routes))
 	t.hear(e.ID, u.Heard)
 	return nil
 }

@@ -78,7 +78,7 @@ func (e *entry) node() weft.Node {
 	return weft.Node{
 		ID: e.ID, Name: e.Name, Key: e.Key, Addrs: []netip.Addr{e.IPv4, e.IPv6}, User: e.User, Tags: e.Tags,
 		Candidates: e.candidates, HomeRelay: e.home, NAT: e.nat, Online: e.online, LastSeen: e.Seen,
-		Ephemeral: e.Ephemeral, Expires: e.Expires, Gateway: e.Gateway, Routes: e.Routes,
+		Ephemeral: e.Ephemeral, Expires: e.Expires, Gateway: e.Gateway, Routes: e.routes(),
 	}
 }
 

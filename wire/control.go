@@ -76,6 +76,8 @@ type Update struct {
 	NAT        string           `json:"nat,omitempty"`
 	// Heard are the plain WireGuard peers at this node that have a session with it.
 	Heard []weft.NodeID `json:"heard,omitempty"`
+	// Routes are the networks that the node offers to speak for.
+	Routes []netip.Prefix `json:"routes,omitempty"`
 }
 
 // Logout removes the node.
