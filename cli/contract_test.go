@@ -475,7 +475,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 	n.start(srv.first)
 	n.connected()
 	show := func() string { return n.run("set").out }
-	if got := show(); got != "bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=\nmtu=auto\nport=auto\nportmap=off\nredundant=\ntcp=auto\n" {
+	if got := show(); got != "accept-routes=on\nadvertise-exit-node=off\nadvertise-routes=\nbond=aggregate\ncongestion=bbr\ndns=on\nendpoints=\nexit-lan=off\nexit-node=off\nmtu=auto\nport=auto\nportmap=off\nredundant=\nsite-to-site=off\nsnat=on\ntcp=auto\n" {
 		t.Errorf("at first the settings are %q", got)
 	}
 	auto := n.status().Self.Port
@@ -486,7 +486,7 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("setting what is set began anew: port %d became %d", auto, got.Self.Port)
 	}
 	port := freePort(t)
-	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("bond=aggregate\ncongestion=bbr\ndns=on\nendpoints=203.0.113.7:41641\nmtu=auto\nport=%d\nportmap=off\nredundant=\ntcp=auto\n", port) {
+	if r := n.run("set", fmt.Sprintf("port=%d", port), "endpoints=203.0.113.7:41641"); r.code != ExitOK || r.out != fmt.Sprintf("accept-routes=on\nadvertise-exit-node=off\nadvertise-routes=\nbond=aggregate\ncongestion=bbr\ndns=on\nendpoints=203.0.113.7:41641\nexit-lan=off\nexit-node=off\nmtu=auto\nport=%d\nportmap=off\nredundant=\nsite-to-site=off\nsnat=on\ntcp=auto\n", port) {
 		t.Fatalf("%+v", r)
 	}
 	n.connected()
@@ -498,7 +498,8 @@ func TestSetChangesWhatItNamesAndAllOfItOrNothing(t *testing.T) {
 		t.Errorf("after that the node is %+v", s.Self)
 	}
 	before := show()
-	for _, bad := range [][]string{{"dns=off", "port=x"}, {"dns=off", "colour=red"}, {"dns=off", "endpoints=203.0.113.7"}, {"dns=off", "tcp="}, {"dns=off", "tcp=eth0,/etc"}} {
+	for _, bad := range [][]string{{"dns=off", "port=x"}, {"dns=off", "colour=red"}, {"dns=off", "endpoints=203.0.113.7"}, {"dns=off", "tcp="}, {"dns=off", "tcp=eth0,/etc"},
+		{"dns=off", "advertise-routes=192.168.142.1/24"}, {"dns=off", "advertise-routes=0.0.0.0/0"}, {"dns=off", "snat=yes"}, {"dns=off", "exit-node=a b"}} {
 		fails(t, n.run(append([]string{"set"}, bad...)...), ExitUsage)
 		if after := show(); after != before {
 			t.Errorf("set %v made %q of %q", bad, after, before)

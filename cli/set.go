@@ -133,7 +133,7 @@ func parseMTU(v string) (int, error) {
 func (a *app) setCommand() *cobra.Command {
 	var help strings.Builder
 	for _, k := range settingNames() {
-		fmt.Fprintf(&help, "  %-10s %s\n", k, settings[k].help)
+		fmt.Fprintf(&help, "  %-19s %s\n", k, settings[k].help)
 	}
 	return &cobra.Command{
 		Use:   "set [KEY=VALUE]...",
@@ -196,6 +196,9 @@ func (a *app) setCommand() *cobra.Command {
 func explicit(s *node.Settings) {
 	if s.Endpoints == nil {
 		s.Endpoints = []netip.AddrPort{}
+	}
+	if s.AdvertiseRoutes == nil {
+		s.AdvertiseRoutes = []netip.Prefix{}
 	}
 	if s.Redundant == nil {
 		s.Redundant = []engine.BondRule{}

@@ -342,11 +342,26 @@ func (o *opener) belongs(from netip.Addr, s *session) bool {
 		return true
 	}
 	wg := o.routes.Lookup(from)
-	if wg == nil || wg != s.Peer {
+	if wg == nil || wg != s.Peer && !o.also(from, s.peer) {
 		return false
 	}
 	o.from, o.fromSession = from, s
 	return true
+}
+
+// also reports whether a peer may send from an address that is another's: both are routers of the address's network.
+func (o *opener) also(from netip.Addr, p *peer) bool {
+	list := p.also.Load()
+	if list == nil {
+		return false
+	}
+	bits := o.routes.Bits(from)
+	for _, r := range *list {
+		if r.Bits() >= bits && r.Contains(from) {
+			return true
+		}
+	}
+	return false
 }
 
 // roam follows a plain peer to where its packets come from.

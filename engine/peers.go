@@ -37,6 +37,8 @@ type peer struct {
 	busy    atomic.Bool // the control goroutine looks at the times above
 	waiting waiting
 
+	also atomic.Pointer[[]netip.Prefix] // as Peer.Also; nil: none
+
 	held held // the control goroutine's
 
 	bond     atomic.Pointer[bonded]  // nil: there is one way, or none

@@ -18,6 +18,9 @@ type Peer struct {
 	ID      weft.NodeID
 	Key     key.NodePublic
 	Allowed []netip.Prefix // source addresses that it may use, and destinations that are sent to it
+	// Also are networks that it may send from, while what is sent there goes to another peer, who has them in Allowed: the two
+	// are routers of one network. What somebody else has a more specific prefix of is not meant.
+	Also []netip.Prefix
 
 	// Plain says that it speaks WireGuard and nothing else: no paths are looked for, its packets go where it was last heard from,
 	// and at first to Endpoint, which may be zero.
@@ -186,6 +189,10 @@ func (c *control) configure(p *peer, w Peer) (*peer, error) {
 		p.wg.SetKeepalive(w.Keepalive)
 	}
 	p.config = w
+	p.also.Store(nil)
+	if len(w.Also) > 0 {
+		p.also.Store(&w.Also)
+	}
 	return p, nil
 }
 

@@ -28,9 +28,11 @@ const (
 // drop what comes in by it for anywhere else but this machine. Of other links nothing changes: neither is what comes in
 // by them passed on to this one, nor are they reached from it.
 //
+// With beyond, what comes in for anywhere else is not dropped here: a router's rules judge it (SetRouter).
+//
 // The rules are in place before forwarding is switched on. On a kernel that cannot forward IPv6 for one link alone the
 // IPv4 part is done all the same and the error is ErrForwardIPv6.
-func ForwardWithin(name string, ranges []netip.Prefix) error {
+func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("forward within %s: look it up: %w", name, err)
@@ -42,7 +44,7 @@ func ForwardWithin(name string, ranges []netip.Prefix) error {
 		if family == netlink.FAMILY_V6 && !hasIPv6(name) {
 			continue
 		}
-		if err := addRules(link, family, ranges); err != nil {
+		if err := addRules(link, family, ranges, beyond); err != nil {
 			return fmt.Errorf("forward within %s: %w", name, err)
 		}
 	}
@@ -96,8 +98,8 @@ func setSysctl(on bool, key ...string) error {
 	return err
 }
 
-// addRules makes the table and the rules of one family: what comes in by the link looks there, and then nowhere.
-func addRules(link netlink.Link, family int, ranges []netip.Prefix) error {
+// addRules makes the table and the rules of one family: what comes in by the link looks there, and then, unless beyond, nowhere.
+func addRules(link netlink.Link, family int, ranges []netip.Prefix, beyond bool) error {
 	at := link.Attrs()
 	table := forwardTable + at.Index
 	for _, p := range ranges {
@@ -115,7 +117,11 @@ func addRules(link netlink.Link, family int, ranges []netip.Prefix) error {
 	look, stop := netlink.NewRule(), netlink.NewRule()
 	look.Priority, look.Table = forwardPriority, table
 	stop.Priority, stop.Type = forwardPriority+1, unix.RTN_UNREACHABLE
-	for _, r := range []*netlink.Rule{look, stop} {
+	list := []*netlink.Rule{look, stop}
+	if beyond {
+		list = list[:1]
+	}
+	for _, r := range list {
 		r.Family, r.IifName, r.Protocol = family, at.Name, RouteProtocol
 		if err := netlink.RuleAdd(r); err != nil {
 			return fmt.Errorf("add a rule for what comes in by it: %w", advice(err))

@@ -153,7 +153,7 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 	}
 	expect("before", append(within, never...), false)
 	for range 2 { // saying it again changes nothing
-		if err := ForwardWithin("weft0", ranges); errors.Is(err, ErrForwardIPv6) {
+		if err := ForwardWithin("weft0", ranges, false); errors.Is(err, ErrForwardIPv6) {
 			t.Skipf("%v", err)
 		} else if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := ForwardWithin("weft0", ranges); err != nil {
+	if err := ForwardWithin("weft0", ranges, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := StopForwarding("weft0"); err != nil {
@@ -190,7 +190,7 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 	if err := StopForwarding("weft0"); err != nil {
 		t.Errorf("stopping it again: %v", err)
 	}
-	if err := ForwardWithin("none0", ranges); err == nil {
+	if err := ForwardWithin("none0", ranges, false); err == nil {
 		t.Error("a link that is not there forwards")
 	}
 	if err := StopForwarding("none0"); err != nil {

@@ -30,10 +30,13 @@ func own(fd int) error {
 // lookupPatience bounds one question to one of the system's name servers, as Go's resolver does by default.
 const lookupPatience = 5 * time.Second
 
-// OwnResolver looks names up for weft itself, past the overlay: where all of the machine's questions go into the overlay, it
+// OwnResolver is the system's, but while an exit is in force (SetOverlayRoutes) it looks names up for weft itself, past the overlay: where all of the machine's questions go into the overlay, it
 // still finds the server that the overlay is come into by. A resolver on this machine, which would ask by routes that weft made, is
 // passed by: those that it asks are asked.
 func OwnResolver() *net.Resolver {
+	if !exitInForce() {
+		return net.DefaultResolver
+	}
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		d := net.Dialer{Control: Own, Timeout: lookupPatience}
 		if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().IsLoopback() {

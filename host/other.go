@@ -32,12 +32,12 @@ func SetUDPBuffers(DatagramConn, int) (rx, tx int, err error) { return 0, 0, Err
 
 func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return ErrNotSupported }
 
-func NameServers() []netip.AddrPort              { return nil }
-func ForwardWithin(string, []netip.Prefix) error { return ErrNotSupported }
-func StopForwarding(string) error                { return ErrNotSupported }
-func SetRouter(Router) error                     { return ErrNotSupported }
-func StopRouter(string) error                    { return nil }
-func ClearOverlayRoutes(string) error            { return nil }
+func NameServers() []netip.AddrPort                    { return nil }
+func ForwardWithin(string, []netip.Prefix, bool) error { return ErrNotSupported }
+func StopForwarding(string) error                      { return ErrNotSupported }
+func SetRouter(Router) error                           { return ErrNotSupported }
+func StopRouter(string) error                          { return nil }
+func ClearOverlayRoutes(string) error                  { return nil }
 
 func SetOverlayRoutes(OverlayRoutes) ([]netip.Prefix, error) { return nil, ErrNotSupported }
 

@@ -259,7 +259,21 @@ func rulesTo(table, family int) (out []netlink.Rule, err error) {
 	return out, nil
 }
 
-func exitTable(name string) string { return nftPrefix + name + "-exit" }
+// exitInForce tells whether some network of this machine has an exit.
+func exitInForce() bool {
+	c, err := nftables.New()
+	if err != nil {
+		return false
+	}
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	return err == nil && slices.ContainsFunc(tables, func(t *nftables.Table) bool {
+		return strings.HasPrefix(t.Name, nftPrefix) && strings.HasSuffix(t.Name, exitSuffix)
+	})
+}
+
+const exitSuffix = "-exit"
+
+func exitTable(name string) string { return nftPrefix + name + exitSuffix }
 
 // closeLeaks has, with an exit, nftables drop what would leave past the overlay all the same. Routes alone do not do it: for a
 // socket that is bound to an interface Linux takes a destination without a route to be on that very link (ip_route_output_key). And

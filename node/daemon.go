@@ -97,6 +97,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := host.RepairResolver(d.cfg.StateDir); err != nil {
 		d.log.Warn("the system's resolver was left changed by an earlier run and could not be put back", "error", err)
 	}
+	d.repairRoutes()
 	l, err := listenAPI(d.cfg.Socket)
 	if err != nil {
 		return err
@@ -120,7 +121,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 	}
 	d.start()
-	defer d.stopAll()
+	defer func() {
+		d.stopAll()
+		if err := d.releaseExit(); err != nil {
+			d.log.Error("what keeps packets from going past the exit node is still there; the next start tries again", "error", err)
+		}
+	}()
 	for {
 		d.announce()
 		if d.unattended && d.refusal != nil && d.state.Map() == nil {
@@ -409,7 +415,7 @@ func (d *Daemon) Down(ctx context.Context) error {
 			return err
 		}
 		d.stopAll()
-		return host.RepairResolver(d.cfg.StateDir)
+		return errors.Join(host.RepairResolver(d.cfg.StateDir), d.releaseExit())
 	})
 }
 
@@ -443,7 +449,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 	err = d.do(ctx, func() error {
 		d.stopAll()
 		d.refusal, d.out = nil, false
-		return d.state.Leave()
+		return errors.Join(d.releaseExit(), d.state.Leave())
 	})
 	if err == nil && !told {
 		return &weft.Error{Code: weft.CodeUnavailable,
@@ -454,7 +460,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 
 // SetSettings stores settings and acts on them.
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
-	if err := errors.Join(checkMTU(s.MTU), s.checkBond(), s.CheckTCP()); err != nil {
+	if err := errors.Join(checkMTU(s.MTU), s.checkBond(), s.CheckTCP(), s.checkRoutes()); err != nil {
 		return err
 	}
 	return d.do(ctx, func() error {
@@ -463,13 +469,28 @@ func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
 		if s.Equal(old) {
 			return nil
 		}
+		if s.ExitNode != old.ExitNode {
+			if err := checkExit(s.ExitNode, d.state.Map()); err != nil {
+				return err
+			}
+		}
 		if err := d.state.SetSettings(s); err != nil {
 			return err
 		}
 		d.log.Info("settings changed", "old", old, "new", s)
 		if s.sameNetwork(old) && d.mesh != nil {
-			d.mesh.ask(ctx, func(now time.Time) { d.mesh.setBonding(now, s) })
+			d.mesh.ask(ctx, func(now time.Time) {
+				d.mesh.setBonding(now, s)
+				if !s.sameRoutes(old.RouteSettings) {
+					d.mesh.setRoutes(now, s)
+				}
+			})
 			return nil
+		}
+		if s.ExitNode == "" && old.ExitNode != "" {
+			if err := d.releaseExit(); err != nil {
+				return err
+			}
 		}
 		d.stopAll()
 		d.start()

@@ -82,6 +82,7 @@ type mesh struct {
 	names     *names
 	plain     plain
 	enforced  enforcement
+	routing   routing
 	streams   streamDialer
 	problems  map[string]string // by what they are about
 	pings     map[wire.TxID]chan<- pingAnswer
@@ -137,6 +138,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	defer me.engine.Close()
 	defer me.names.close()
 	defer me.closePlain()
+	defer me.closeRoutes()
 	me.streams, me.links.ctx = streamDialer{ctx: ctx, mesh: me}, ctx
 	defer me.links.tcp.Close()
 
@@ -276,6 +278,7 @@ func (me *mesh) watch(now time.Time) {
 	for _, p := range me.peers {
 		me.observe(now, p)
 	}
+	me.watchRouters(now)
 	me.hearGuests(now)
 	me.spreadRelays(now)
 	if now.Sub(me.activeAt) < watchLinger {
@@ -363,12 +366,13 @@ func (me *mesh) setMap(now time.Time, m weft.NetworkMap) {
 	first := me.netmap.Self.ID == 0
 	old := me.netmap
 	me.netmap = m
-	me.names.set(m)
+	me.names.set(me.named(m))
 	if first || !slices.Equal(old.Self.Addrs, m.Self.Addrs) || !slices.Equal(old.Ranges, m.Ranges) || old.Service != m.Service || old.Domain != m.Domain {
 		me.configureLink()
 	}
 	me.setRelays(now)
 	me.setPeers(now)
+	me.applyRoutes()
 }
 
 // configureLink gives the overlay's interface its addresses and routes.
@@ -384,6 +388,7 @@ func (me *mesh) configureLink() {
 // networkChanged looks at everything anew: an interface came, went, or has another address.
 func (me *mesh) networkChanged(now time.Time) {
 	links := me.gatherLinks(now)
+	me.applyRoutes() // this machine may be in other networks now
 	if !me.gatherLocal(now) && !links {
 		return // a route or an address that is nothing to us: the overlay's own, mostly
 	}
@@ -437,7 +442,8 @@ func (me *mesh) gatherLocal(now time.Time) (changed bool) {
 }
 
 func (me *mesh) sayUpdate() {
-	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.mapping().String(), Heard: me.plain.heard})
+	me.cfg.Say(wire.Update{Candidates: me.local, HomeRelay: me.homeRelay(), NAT: me.mapping().String(), Heard: me.plain.heard,
+		Routes: me.cfg.Settings.advertised()})
 }
 
 // problem notes a sentence about something, or that it is well again.

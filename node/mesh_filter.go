@@ -41,4 +41,9 @@ func sameSource(a, b weft.Node) bool {
 }
 
 // enter lists the addresses behind this node that may begin something towards the overlay.
-func (me *mesh) enter() []netip.Prefix { return nil }
+func (me *mesh) enter() []netip.Prefix {
+	if !me.cfg.Settings.SiteToSite {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(me.netmap.Self.Routes), weft.IsExit)
+}

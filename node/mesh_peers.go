@@ -21,7 +21,9 @@ var frameBuffers = sync.Pool{New: func() any { return new([maxFrame]byte) }}
 // A peer is what the mesh keeps of one.
 type peer struct {
 	node     weft.Node
-	allowed  []netip.Prefix // its own, and those of the plain nodes behind it
+	allowed  []netip.Prefix // its own, those of the plain nodes behind it, and the networks that it carries
+	also     []netip.Prefix // networks that it speaks for and another one carries
+	framed   time.Time      // when a frame of its own last came
 	box      key.Box
 	session  uint32    // of its daemon, by its candidates; another one is a restart
 	answered time.Time // when its session was first known to receive; a handshake was begun then
@@ -55,6 +57,7 @@ func (me *mesh) setPeers(now time.Time) {
 	list := make([]engine.Peer, 0, len(me.netmap.Peers))
 	changed := false
 	behind := me.behind()
+	carried, also := me.carry()
 	for _, n := range me.netmap.Peers {
 		if n.Plain() {
 			continue
@@ -93,11 +96,11 @@ func (me *mesh) setPeers(now time.Time) {
 		if p.node.HomeRelay != n.HomeRelay {
 			p.agent.SetRelays(now, me.relayVias(n))
 		}
-		allowed := append(hostPrefixes(n.Addrs), behind[n.ID]...)
-		changed = changed || !slices.Equal(p.allowed, allowed)
-		p.node, p.allowed, p.due = n, allowed, true
+		allowed := slices.Concat(hostPrefixes(n.Addrs), behind[n.ID], carried[n.ID])
+		changed = changed || !slices.Equal(p.allowed, allowed) || !slices.Equal(p.also, also[n.ID])
+		p.node, p.allowed, p.also, p.due = n, allowed, also[n.ID], true
 		keep[n.ID] = true
-		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: allowed})
+		list = append(list, engine.Peer{ID: n.ID, Key: n.Key, Allowed: allowed, Also: p.also})
 	}
 	for id, p := range me.peers {
 		if !keep[id] {
@@ -206,6 +209,7 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 			return
 		}
 	}
+	p.framed = now
 	p.agent.Handle(now, via, m)
 	p.due = true
 	switch m := m.(type) {

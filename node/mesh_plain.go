@@ -85,7 +85,7 @@ func (me *mesh) forward(within []netip.Prefix) {
 	case d.stack != nil:
 		err = d.stack.SetForwarding(within != nil)
 	case within != nil:
-		err = host.ForwardWithin(d.Name, within)
+		err = host.ForwardWithin(d.Name, within, len(me.netmap.Self.Routes) > 0)
 	default:
 		err = host.StopForwarding(d.Name)
 	}

@@ -363,7 +363,7 @@ func (d streamDialer) once(ctx context.Context, r *relayLink) error {
 	dialCtx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	s, err := relay.DialStream(dialCtx, relay.StreamConfig{
-		Relay: r.relay, NodeKey: me.cfg.Key, Logger: me.log,
+		Relay: r.relay, NodeKey: me.cfg.Key, Logger: me.log, DialContext: dialOwn,
 		Ticket: func() []byte {
 			var t []byte
 			me.ask(ctx, func(time.Time) { t = me.netmap.Ticket })

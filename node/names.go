@@ -400,5 +400,5 @@ func (n *names) close() {
 
 // lookupAddrs resolves a host name, or takes an address as it is.
 func lookupAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
-	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	return host.OwnResolver().LookupNetIP(ctx, "ip", name)
 }

@@ -55,7 +55,7 @@ func (d *Daemon) Netcheck(ctx context.Context) (weft.Netcheck, error) {
 			}
 		}
 		line.StreamMS, line.Stream, err = streamCheck(relaysCtx, d.liveStream(relaysCtx, r.ID), relay.StreamConfig{
-			Relay: r, NodeKey: identity.Node, Logger: d.log, Ticket: func() []byte { return m.Ticket },
+			Relay: r, NodeKey: identity.Node, Logger: d.log, DialContext: dialOwn, Ticket: func() []byte { return m.Ticket },
 		})
 		if err != nil {
 			line.Error = err.Error()

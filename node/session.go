@@ -109,7 +109,7 @@ func (s *session) once(ctx context.Context) error {
 		hello.Epoch, hello.MapVersion = s.epoch, m.Version
 		s.mu.Unlock()
 	}
-	conn, err := stream.DialControl(ctx, id.URL, id.Fingerprint, id.Machine, id.Server, hello)
+	conn, err := stream.DialControlBy(ctx, dialOwn, id.URL, id.Fingerprint, id.Machine, id.Server, hello)
 	if err != nil {
 		return err
 	}

@@ -82,12 +82,15 @@ type Settings struct {
 	// TCP is "off", "all" or names of interfaces with commas between, at which TCP takes the place of UDP; "" is where UDP
 	// does not get through.
 	TCP string `json:"tcp"`
+	RouteSettings
 	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
 	Kept uint16 `json:"kept_port,omitempty"`
 }
 
 // Equal compares every field that is for somebody to set.
-func (s Settings) Equal(o Settings) bool { return s.sameNetwork(o) && s.sameBond(o) }
+func (s Settings) Equal(o Settings) bool {
+	return s.sameNetwork(o) && s.sameBond(o) && s.sameRoutes(o.RouteSettings)
+}
 
 // sameNetwork compares what takes a new start of the network to change.
 func (s Settings) sameNetwork(o Settings) bool {

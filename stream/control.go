@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"net"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -23,10 +24,16 @@ type Control struct {
 
 // DialControl connects to a coordinator and says hello. The connection ends with ctx, or by Close.
 func DialControl(ctx context.Context, url string, fingerprint []byte, machine key.MachinePrivate, server key.ServerPublic, hello wire.Hello) (*Control, error) {
+	return DialControlBy(ctx, nil, url, fingerprint, machine, server, hello)
+}
+
+// DialControlBy is DialControl with a function that makes the TCP connection; nil: the usual one.
+func DialControlBy(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), url string, fingerprint []byte,
+	machine key.MachinePrivate, server key.ServerPublic, hello wire.Hello) (*Control, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	m, err := DialNoise(dialCtx, Options{
-		URL: url, Path: wire.ControlPath, Proto: wire.ControlProto, Fingerprint: fingerprint,
+		URL: url, Path: wire.ControlPath, Proto: wire.ControlProto, Fingerprint: fingerprint, DialContext: dial,
 	}, machine, server)
 	if err != nil {
 		return nil, err

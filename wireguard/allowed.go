@@ -82,6 +82,25 @@ func (r *Routes) Lookup(a netip.Addr) (peer *Peer) {
 	return peer
 }
 
+// Bits is the length of the prefix by which Lookup finds an address's peer; -1 where it finds none.
+func (r *Routes) Bits(a netip.Addr) int {
+	x, found := r.six, -1
+	if a.Is4() {
+		x = r.four
+	}
+	want := bitsOf(a)
+	for x != nil && commonBits(want, x.bits) >= x.n {
+		if x.peer != nil {
+			found = int(x.n)
+		}
+		if int(x.n) == a.BitLen() {
+			break
+		}
+		x = x.child[bit(want, x.n)]
+	}
+	return found
+}
+
 func bitsOf(a netip.Addr) (b [2]uint64) {
 	if a.Is4() {
 		four := a.As4()
