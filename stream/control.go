@@ -2,9 +2,9 @@ package stream
 
 import (
 	"context"
-	"net"
 	"encoding/json"
 	"fmt"
+	"net"
 	"time"
 
 	"weft/key"
