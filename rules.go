@@ -139,6 +139,17 @@ func (r PortRange) Contains(proto uint8, port uint16) bool {
 	return (r.Proto == 0 || r.Proto == proto) && r.First <= port && port <= r.Last
 }
 
+// One reports whether the range is about one thing: a port, or a protocol that has none.
+func (r PortRange) One() bool {
+	switch r.Proto {
+	case 0:
+		return false
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
+		return r.First == r.Last
+	}
+	return r.First == 0
+}
+
 // String is how people write it: "tcp:22", "udp:6000-6100", "icmp", "*".
 func (r PortRange) String() string {
 	switch {

@@ -31,6 +31,8 @@ type Status struct {
 	Peers   []PeerStatus `json:"peers"`
 	// Problems are sentences for the person in charge, worst first; empty when all is well.
 	Problems []string `json:"problems"`
+	// Notes are sentences about what is as it should be, and may surprise.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // SelfStatus is this node.
@@ -50,7 +52,9 @@ type SelfStatus struct {
 	DNS        string        `json:"dns"` // how names are wired in: resolved, resolvconf, resolv.conf, off
 	MTU        int           `json:"mtu"`
 	Offload    OffloadStatus `json:"offload"`
-	Expires    time.Time     `json:"expires,omitzero"`
+	// Refused counts the packets that the policy stopped, by reason.
+	Refused map[string]uint64 `json:"refused,omitempty"`
+	Expires time.Time         `json:"expires,omitzero"`
 }
 
 // OffloadStatus is what the system does in super-packets of many segments. What is missing is done one by one, and slower.
@@ -136,6 +140,8 @@ type PeerStatus struct {
 	Gateway string `json:"gateway,omitempty"`
 	RxBytes uint64 `json:"rx_bytes"`
 	TxBytes uint64 `json:"tx_bytes"`
+	// Refused is what came from it and was not let in; absent: nothing.
+	Refused Refusal `json:"refused,omitzero"`
 	// LastHandshake is WireGuard's; LastSeen is the last packet of any kind.
 	LastHandshake time.Time `json:"last_handshake,omitzero"`
 	LastSeen      time.Time `json:"last_seen,omitzero"`

@@ -28,6 +28,7 @@ func documents() map[string]any {
 		Allocation: weft.SequentialAllocation, Step: -2, Hairpin: weft.Supported,
 	}
 	family := weft.NetcheckFamily{Works: true, Mapped: endpoint, Mapping: "unknown", Filtering: "unknown", NAT: nat, Outside: addrs, Prospects: []string{"p"}}
+	refusal := weft.Refusal{Packets: 12, Last: "tcp:22", At: at}
 	return map[string]any{
 		"status": weft.Status{
 			Schema: weft.SchemaVersion, Version: "1.2.3", State: weft.Running,
@@ -38,6 +39,7 @@ func documents() map[string]any {
 				Links:  []weft.LinkStatus{{ID: 2, Interface: "eth1", Port: 41641, NAT: nat}},
 				Relays: []weft.RelayStatus{{ID: 1, Name: "home", UDP: true, Stream: true, Addr: endpoint, RTTms: 1.5, Error: "e"}},
 				DNS:    "resolved", MTU: 1280, Offload: weft.OffloadStatus{InterfaceTCP: true, InterfaceUDP: true, Send: true, Receive: true}, Expires: at,
+				Refused: map[string]uint64{"no_rule": 3},
 			},
 			Server: weft.ServerStatus{
 				URL: "https://weft.example", Connected: true, Since: at, Transport: "upgrade", Error: "e", MapAge: 2.5,
@@ -46,10 +48,10 @@ func documents() map[string]any {
 				ID: 9, Name: "db", Addrs: addrs, User: "anna", Tags: []string{"tag:db"}, Online: true,
 				Path: weft.PathDirect, Method: weft.Direct, Endpoint: "192.0.2.9:41641", Link: "eth1", RTTms: 1.5, Loss: 0.25, Gateway: "home", MTU: 1392,
 				Bond: "aggregate", Carriers: []string{"eth0", "eth1"},
-				RxBytes: 1, TxBytes: 2, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
+				RxBytes: 1, TxBytes: 2, Refused: refusal, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
-			Problems: []string{"p"},
+			Problems: []string{"p"}, Notes: []string{"n"},
 		},
 		"ping": weft.PingReply{
 			Schema: weft.SchemaVersion, Peer: "db", Seq: 1, Path: weft.PathRelay, Method: weft.RelayUDP,
@@ -77,6 +79,14 @@ func documents() map[string]any {
 			}},
 			Untested: 3,
 			Events:   []weft.PathEvent{{At: at, Path: "direct 192.0.2.9:41641 by eth1", From: weft.PathActive, To: weft.PathSilent, Reason: "r"}},
+		},
+		"access": weft.Access{
+			Schema: weft.SchemaVersion, From: "web", FromAddr: addrs[0], To: "db", ToAddr: addrs[1], What: "tcp:22", Allowed: true,
+			Rules: []weft.Rule{{
+				From: []weft.Source{"tag:web"}, To: []netip.Prefix{netip.PrefixFrom(addrs[1], 128)},
+				Ports: []weft.PortRange{{Proto: weft.ProtoTCP, First: 22, Last: 22}}, Why: "w",
+			}},
+			Reason: "r", Refused: refusal,
 		},
 		"metrics": weft.Metrics{Schema: weft.SchemaVersion, Families: []weft.MetricFamily{{
 			Name: "weft_peer_online", Type: "gauge", Help: "h", Samples: []weft.MetricSample{{Labels: map[string]string{"peer": "db"}, Value: 1}},
@@ -127,7 +137,7 @@ func TestTheGoldenDocumentsShowEveryField(t *testing.T) {
 	var look func(at string, v reflect.Value)
 	look = func(at string, v reflect.Value) {
 		switch v.Interface().(type) {
-		case time.Time, netip.Addr, netip.AddrPort:
+		case time.Time, netip.Addr, netip.AddrPort, netip.Prefix:
 			if v.IsZero() {
 				t.Errorf("%s is not set", at)
 			}

@@ -54,6 +54,7 @@ var documents = map[string]any{
 	"weft logout":                        doneDoc{},
 	"weft ping":                          weft.PingReply{},
 	"weft explain":                       weft.Explanation{},
+	"weft explain A B":                   weft.Access{},
 	"weft paths":                         weft.Paths{},
 	"weft metrics":                       weft.Metrics{},
 	"weft netcheck":                      weft.Netcheck{},
@@ -285,6 +286,10 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"ping ann --until-direct --interval 100ms", "weft ping", ExitOK},
 		{"status", "weft status", ExitOK}, // of a peer with a path
 		{"explain ann", "weft explain", ExitOK},
+		{"explain ann bob", "weft explain A B", ExitOK},
+		{"explain ann bob tcp:22", "weft explain A B", ExitOK},
+		{"explain bob ann tcp:22", "", ExitFailed}, // for ann to say
+		{"explain cid bob", "", ExitFailed},
 		{"paths ann", "weft paths", ExitOK},
 		{"metrics", "weft metrics", ExitOK},
 		{"paths cid", "", ExitFailed},

@@ -15,13 +15,20 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain PEER",
-		Short: "Say how a peer is reached, why so, and what would help",
+		Use:   "explain PEER | A B [PROTO:PORT]",
+		Short: "Say how a peer is reached and why so, or whether a rule lets A reach B",
 		Long: `Say how a peer is reached and why so: what the NATs of both sides do, what was tried to reach it directly,
 how that ended, and what would help. PEER is a name or an overlay address. Exit code 0 when the peer is reached,
-1 when it is not or there is none of that name.`,
-		Args: args(1, 1),
+1 when it is not or there is none of that name.
+
+With two names or addresses: say which rules of the policy let A begin something towards B, or towards B at PROTO:PORT
+(tcp:22, udp:53, icmp), and what of A's was refused. The node that lets in decides: B is this node, or something behind it.
+Exit code 0 when it is allowed, 1 when it is not or is not decided here.`,
+		Args: args(1, 3),
 		RunE: func(c *cobra.Command, list []string) error {
+			if len(list) > 1 {
+				return a.explainAccess(c, append(list, "")[:3])
+			}
 			e, err := a.client().Explain(c.Context(), list[0])
 			if err != nil {
 				return err
@@ -137,6 +144,86 @@ func printExplanation(w io.Writer, e weft.Explanation, now time.Time) error {
 			percent(way.Loss), bytesOrDash(way.MTU), agoOr(way.LastSeen, now), way.Why)
 	}
 	return t.Flush()
+}
+
+// explainAccess says whether one may reach another.
+func (a *app) explainAccess(c *cobra.Command, list []string) error {
+	if err := checkAsked(list[2]); err != nil {
+		return err
+	}
+	doc, err := a.client().Access(c.Context(), list[0], list[1], list[2])
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.printJSON(doc)
+	} else {
+		err = printAccess(a.out, doc, time.Now())
+	}
+	if err == nil && !doc.Allowed {
+		err = errQuiet
+	}
+	return err
+}
+
+// checkAsked reads what somebody asks about: nothing, or one protocol and port.
+func checkAsked(what string) error {
+	if what == "" {
+		return nil
+	}
+	r, err := weft.ParsePortRange(what)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	if !r.One() {
+		return usagef("%q is more than one thing to ask about: name a protocol and a port, as in tcp:22, or icmp", what)
+	}
+	return nil
+}
+
+func printAccess(w io.Writer, doc weft.Access, now time.Time) error {
+	may, at := "may", ""
+	if !doc.Allowed {
+		may = "may not"
+	}
+	if doc.What != "" {
+		at = " at " + doc.What
+	}
+	fmt.Fprintf(w, "%s (%s) %s reach %s (%s)%s: %s.\n", doc.From, doc.FromAddr, may, doc.To, doc.ToAddr, at, doc.Reason)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i, r := range doc.Rules {
+		if i == 0 {
+			fmt.Fprint(t, "\nFROM\tTO\tPORTS\tWHY\n")
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", joined(r.From), orElse(joined(r.To), "this node"), orElse(joined(r.Ports), "*"), orDash(r.Why))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if r := doc.Refused; r.Packets > 0 {
+		fmt.Fprintf(w, "\n%d packets of %s were refused here", r.Packets, doc.From)
+		if r.Last != "" {
+			fmt.Fprintf(w, ", the last that no rule allows %s ago, to %s", age(now.Sub(r.At)), r.Last)
+		}
+		fmt.Fprintln(w, ".")
+	}
+	return nil
+}
+
+// joined lists what prints itself.
+func joined[T any](list []T) string {
+	words := make([]string, 0, len(list))
+	for _, x := range list {
+		words = append(words, fmt.Sprint(x))
+	}
+	return strings.Join(words, " ")
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
 }
 
 func wayState(w weft.WayStatus) string {

@@ -67,3 +67,24 @@ func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
 	}
 	golden(t, "explain.txt", got.String())
 }
+
+func TestAccessReadsAsAPersonWouldSayIt(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ann, bob := netip.MustParseAddr("100.64.0.2"), netip.MustParseAddr("100.64.0.3")
+	ssh := weft.Rule{From: []weft.Source{"user:ann", "tag:ops"}, Ports: []weft.PortRange{{Proto: weft.ProtoTCP, First: 22, Last: 22}}, Why: "acls[2], line 14"}
+	lan := weft.Rule{From: []weft.Source{"*"}, To: []netip.Prefix{netip.MustParsePrefix("192.168.142.0/24")}}
+	var got bytes.Buffer
+	for _, doc := range []weft.Access{
+		{From: "ann", FromAddr: ann, To: "bob", ToAddr: bob, What: "tcp:22", Allowed: true, Rules: []weft.Rule{ssh}, Reason: "a rule allows it"},
+		{From: "ann", FromAddr: ann, To: "bob", ToAddr: netip.MustParseAddr("192.168.142.7"), Allowed: true, Rules: []weft.Rule{lan}, Reason: "a rule allows it",
+			Refused: weft.Refusal{Packets: 3}},
+		{From: "ann", FromAddr: ann, To: "bob", ToAddr: bob, What: "udp:53", Reason: "no rule allows it, and what no rule allows is dropped",
+			Refused: weft.Refusal{Packets: 12, Last: "udp:53", At: now.Add(-4 * time.Second)}},
+	} {
+		if err := printAccess(&got, doc, now); err != nil {
+			t.Fatal(err)
+		}
+		got.WriteString("---\n")
+	}
+	golden(t, "access.txt", got.String())
+}

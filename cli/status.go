@@ -118,6 +118,12 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			return err
 		}
 	}
+	for i, n := range s.Notes {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s\n", n)
+	}
 	for i, p := range s.Problems {
 		if i == 0 {
 			fmt.Fprintln(w)

@@ -36,6 +36,12 @@ type peerRequest struct {
 	Peer string `json:"peer"`
 }
 
+type accessRequest struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	What string `json:"what,omitempty"`
+}
+
 type credentialsKey struct{}
 
 // listenAPI makes the socket, taking the place of one that a dead daemon left.
@@ -125,6 +131,13 @@ func (d *Daemon) apiHandler() http.Handler {
 			return nil, err
 		}
 		return d.Explain(r.Context(), q.Peer)
+	})
+	read("POST /v1/access", func(r *http.Request) (any, error) {
+		var q accessRequest
+		if err := readBody(r, &q); err != nil {
+			return nil, err
+		}
+		return d.Access(r.Context(), q.From, q.To, q.What)
 	})
 	read("POST /v1/paths", func(r *http.Request) (any, error) {
 		var q peerRequest

@@ -86,6 +86,12 @@ func (c *Client) Explain(ctx context.Context, peer string) (weft.Explanation, er
 	return e, c.do(ctx, http.MethodPost, "/v1/explain", peerRequest{Peer: peer}, &e)
 }
 
+// Access asks whether one machine may begin something towards another: what is a protocol and a port, or "" for all that there is.
+func (c *Client) Access(ctx context.Context, from, to, what string) (weft.Access, error) {
+	var a weft.Access
+	return a, c.do(ctx, http.MethodPost, "/v1/access", accessRequest{From: from, To: to, What: what}, &a)
+}
+
 // Paths asks for the ways to a peer, how each does, and what became of them.
 func (c *Client) Paths(ctx context.Context, peer string) (weft.Paths, error) {
 	var p weft.Paths

@@ -35,10 +35,12 @@ var metricFamilies = []weft.MetricFamily{
 	{Name: "weft_relay_connected", Type: gauge, Help: "1 while a relay is bound over udp, or its stream is up."},
 	{Name: "weft_relay_rtt_seconds", Type: gauge, Help: "Round-trip time to a relay over UDP."},
 	{Name: "weft_dropped_packets_total", Type: counter, Help: "Packets that went nowhere, by reason."},
+	{Name: "weft_refused_packets_total", Type: counter, Help: "Packets that the policy did not let in, by reason."},
 	{Name: "weft_peers", Type: gauge, Help: "Peers in the network, by how each is reached: direct, relay or none."},
 	{Name: "weft_peers_left_out", Type: gauge, Help: "Peers without metrics of their own, since others have more traffic."},
 
 	{Name: "weft_peer_online", Type: gauge, Help: "1 while the coordinator says that the peer is online."},
+	{Name: "weft_peer_refused_packets_total", Type: counter, Help: "Packets of the peer that the policy did not let in."},
 	{Name: "weft_peer_last_handshake_seconds", Type: gauge, Help: "Unix time of WireGuard's last handshake with the peer."},
 	{Name: "weft_bond_active", Type: gauge, Help: "1 while data to the peer goes by several paths at once."},
 	{Name: "weft_bond_queue_packets", Type: gauge, Help: "Packets that wait in front of all paths."},
@@ -149,6 +151,9 @@ func (s metricSet) general(st weft.Status) {
 			s.add("weft_relay_rtt_seconds", r.RTTms/1000, "relay", r.Name)
 		}
 	}
+	for _, reason := range slices.Sorted(maps.Keys(st.Self.Refused)) {
+		s.add("weft_refused_packets_total", float64(st.Self.Refused[reason]), "reason", reason)
+	}
 	reached := map[weft.PathKind]int{}
 	for _, p := range st.Peers {
 		reached[p.Path]++
@@ -178,6 +183,9 @@ func dropsByReason(d engine.Drops) (by map[string]uint64, err error) {
 func (s metricSet) peer(p weft.PeerStatus, doc weft.Paths) {
 	of := []string{"peer", p.Name}
 	s.add("weft_peer_online", float64(boolInt(p.Online)), of...)
+	if p.Refused.Packets > 0 {
+		s.add("weft_peer_refused_packets_total", float64(p.Refused.Packets), of...)
+	}
 	if !p.LastHandshake.IsZero() {
 		s.add("weft_peer_last_handshake_seconds", float64(p.LastHandshake.UnixMilli())/1000, of...)
 	}

@@ -30,12 +30,12 @@ func counted() weft.Metrics {
 	s := metricSet{}
 	s.general(weft.Status{
 		Version: "1.2.3", State: weft.Running, Server: weft.ServerStatus{Connected: true}, Problems: []string{"p"},
-		Self:  weft.SelfStatus{Relays: []weft.RelayStatus{{Name: "home", UDP: true, RTTms: 12}, {Name: "far", Stream: true}}},
+		Self:  weft.SelfStatus{Refused: map[string]uint64{"no_rule": 5, "fragment": 0}, Relays: []weft.RelayStatus{{Name: "home", UDP: true, RTTms: 12}, {Name: "far", Stream: true}}},
 		Peers: []weft.PeerStatus{{Name: "bob", Path: weft.PathDirect}, {Name: "cid", Path: weft.PathNone}},
 	})
 	s.drops(map[string]uint64{"no_route": 3, "congested": 4})
 	s.add("weft_peers_left_out", 0)
-	s.peer(weft.PeerStatus{Name: "bob", Online: true, LastHandshake: now}, weft.Paths{
+	s.peer(weft.PeerStatus{Name: "bob", Online: true, LastHandshake: now, Refused: weft.Refusal{Packets: 5}}, weft.Paths{
 		Bond: weft.BondStatus{On: true, QueuePackets: 2, QueueBytes: 2840,
 			Received: weft.BondReceived{Delivered: 9, Held: 3, Reordered: 1, Late: 2, Duplicates: 4, GapsPassed: 5, GapsTimedOut: 6}},
 		Paths: []weft.PathStatus{path, twin, silent, relay},
@@ -106,6 +106,8 @@ func TestMetricsSayWhatStatusAndPathsSay(t *testing.T) {
 		"weft_relay_connectedmap[relay:far transport:udp]":                                0,
 		"weft_relay_rtt_secondsmap[relay:home]":                                           0.012,
 		"weft_dropped_packets_totalmap[reason:congested]":                                 4,
+		"weft_refused_packets_totalmap[reason:no_rule]":                                   5,
+		"weft_peer_refused_packets_totalmap[peer:bob]":                                    5,
 		"weft_peer_last_handshake_secondsmap[peer:bob]":                                   1772366400,
 		"weft_bond_activemap[peer:cid]":                                                   0,
 		"weft_bond_gaps_totalmap[peer:bob why:timeout]":                                   6,

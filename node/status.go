@@ -91,6 +91,8 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 			s.Peers = append(s.Peers, me.peerStatus(now, p))
 		}
 	}
+	me.refusals(now, s)
+	s.Self.Refused = me.engine.Refused()
 	about := make([]string, 0, len(me.problems))
 	for k := range me.problems {
 		about = append(about, k)
