@@ -20,6 +20,9 @@ const (
 	// copy by a slower path may be as late, so it is concluded once in repeatEvery.
 	repeatLate  = 30 * time.Millisecond
 	repeatEvery = 20 * time.Millisecond
+	// quietMany is how many messages without data make feedback due all the same: or who sends nothing but them would never know that they
+	// came, nor by which path. It is answered in its turn 64 times more seldom, so that the two ends fall silent.
+	quietMany = 64
 	// feedbackMuch is much, in bytes: any data is, for a sender that starts waits for each frame.
 	feedbackMuch = 1
 )
@@ -29,6 +32,7 @@ type told struct {
 	last  time.Duration // feedback was given
 	bytes int           // that came since
 	dirty bool          // a space is
+	quiet int           // messages without data that came since one was answered
 	hole  bool          // since, a gap was found that all paths have passed
 	again bool          // the last is to be repeated
 	soon  bool          // and at once: who sends does not seem to have heard of it
@@ -44,8 +48,12 @@ type told struct {
 // (as in QUIC, RFC 9000 section 13.2.1).
 func (t *told) note(now time.Duration, s *space, size int, eliciting bool) {
 	if eliciting {
-		s.dirty, t.dirty = true, true
 		t.data = now
+	} else {
+		t.quiet++
+	}
+	if eliciting || t.quiet >= quietMany {
+		s.dirty, t.dirty, t.quiet = true, true, 0
 	}
 	if now-t.came > streamPause {
 		t.stream = now

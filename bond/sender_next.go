@@ -231,7 +231,7 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 			s.popRepeat()
 			continue
 		}
-		l, wait := s.repair(now, int(m.size))
+		l, wait := s.repair(now, int(m.size), m.again > 0)
 		if l == nil || wait > 0 {
 			return 0, nil, false
 		}
@@ -246,12 +246,24 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 	return 0, nil, false
 }
 
-// repair finds the path by which something that was lost arrives first, and how long it has to wait for it.
-func (s *Sender) repair(now time.Duration, size int) (best *lane, wait time.Duration) {
+// surer is by how much more of what is sent a path may lose than the best does, for what was lost twice already.
+const surer = 0.005
+
+// repair finds the path by which something that was lost arrives first, and how long it has to wait for it. What was lost twice goes by a
+// path that loses hardly anything, if there is one: there is no third time.
+func (s *Sender) repair(now time.Duration, size int, twice bool) (best *lane, wait time.Duration) {
 	from := s.pool()
+	most := 1.0
+	if twice {
+		for _, l := range s.lanes {
+			if l.in(from) {
+				most = min(most, l.est.loss+surer)
+			}
+		}
+	}
 	var soonest time.Duration
 	for _, l := range s.lanes {
-		if !l.in(from) {
+		if !l.in(from) || l.est.loss > most {
 			continue
 		}
 		w, open := s.wait(now, l, size)
@@ -267,7 +279,7 @@ func (s *Sender) repair(now time.Duration, size int) (best *lane, wait time.Dura
 
 // again is when Again may have something.
 func (s *Sender) again(now time.Duration) time.Duration {
-	if l, wait := s.repair(now, segment); l != nil {
+	if l, wait := s.repair(now, segment, false); l != nil {
 		return now + wait
 	}
 	return Never

@@ -320,6 +320,30 @@ func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
 	}
 }
 
+func TestWhoHasOnlyListenedForLongMaySpeak(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		a, b, _ := twins(w, line{mbit: 16, rtt: 20 * time.Millisecond}, 2)
+		there := startUDP(a, b, 1, 4, 1200)
+		w.run(w.now + 30*time.Second) // b sends thousands of frames of feedback meanwhile, and no data
+		back := startUDP(b, a, 2, 1, 200)
+		w.run(w.now + time.Second)
+		there.stopped, back.stopped = true, true
+		w.run(w.now + time.Second)
+		if n := there.lost(0, w.now) + back.lost(0, w.now); n > 0 || len(back.sent) == 0 {
+			t.Errorf("%d of %d datagrams there and %d back are lost", n, len(there.sent), len(back.sent))
+		}
+		if late := back.late(1); late > 50*time.Millisecond {
+			t.Errorf("who has only listened is heard after %v", late)
+		}
+		a.wakes, b.wakes = 0, 0
+		sent := a.sentControl + b.sentControl
+		w.run(w.now + 10*time.Second)
+		if n := a.sentControl + b.sentControl - sent; n > 2*2*10+10 {
+			t.Errorf("two idle ends send %d frames in 10 s", n)
+		}
+	})
+}
+
 func TestAShortTransferIsNoSlowerThanByTheBestLink(t *testing.T) {
 	lines := []line{{mbit: 20, rtt: 20 * time.Millisecond}, {mbit: 50, rtt: 200 * time.Millisecond}}
 	for _, segments := range []uint64{10, 70, 300, 700} {

@@ -307,6 +307,30 @@ func TestWithOneWayThereIsNoBond(t *testing.T) {
 	}
 }
 
+func TestWhoOnlyReceivesHasABond(t *testing.T) {
+	a, b, _ := manyWays(t, BondAggregate, 0)
+	const n = 600
+	came := 0
+	for last := time.Now(); came < n && time.Since(last) < patience; { // nothing goes back but what is weft's own
+		select {
+		case a.tun.out <- marked(packet(addrOf(a.id), addrOf(b.id), uint32(came), 200)):
+		default:
+		}
+		select {
+		case <-b.tun.in:
+			came++
+			last = time.Now()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if came < n {
+		t.Fatalf("%d packets came", came)
+	}
+	if s := b.BondStatus(a.id); !s.On || len(s.Ways) != 2 {
+		t.Errorf("who receives: %+v", s)
+	}
+}
+
 func TestAWayThatIsNoneTakesNothingFromTheOthers(t *testing.T) {
 	a, b, d := manyWays(t, BondAggregate, 0)
 	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{

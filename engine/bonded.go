@@ -231,6 +231,22 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	}
 }
 
+// solicit is an offer by a way, if it is time for one: from who sends no data, and would like to know by which ways its feedback comes.
+func (b *bonded) solicit(now time.Duration, w *way) (o wire.Offer, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gone || now < b.offerAt || !slices.Contains(b.ways[:b.live], w) {
+		return o, false
+	}
+	b.offer++
+	b.offerAt = now + offerSeldom
+	if b.tries < offerTries {
+		b.offerAt = now + offerSoon
+	}
+	b.tries++
+	return wire.Offer{Seq: b.offer, Path: uint16(w.path())}, true
+}
+
 // answered is told of an answer to an offer.
 func (b *bonded) answered(seq uint32) {
 	b.mu.Lock()
@@ -381,7 +397,15 @@ func (b *bonded) second(now time.Duration, first, also *way, c copies, booked bo
 	if also == first {
 		also = nil
 	}
-	if !booked || c == copyNext && also != nil {
+	switch {
+	case c == copyNext && also != nil:
+		return also
+	case !booked && b != nil && c == copyElse:
+		if i := slices.IndexFunc(b.ways[:b.live], func(w *way) bool { return w != first }); i >= 0 {
+			return b.ways[i]
+		}
+		fallthrough
+	case !booked:
 		return also
 	}
 	id, ok := b.send.Second(now, first.path(), size)

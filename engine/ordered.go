@@ -62,6 +62,13 @@ func (e *Engine) numbered(p *peer, w *way) bond.PathID {
 // data came, which works at least in that direction; and by another, whatever that is for, what the peer does not seem to hear. R.mu is held.
 func (r *ordered) tell(now time.Duration) {
 	s := r.peer.current.Load()
+	if b, w := r.peer.bond.Load(), r.peer.route.Load(); s != nil && b != nil && w != nil && !b.on.Load() {
+		if offer, ok := b.solicit(now, w); ok {
+			if err := r.e.sealInner(r.burst, s, nil, copyNone, wire.AppendOffer(r.room[:0], offer)); err != nil {
+				r.e.failed(1, err)
+			}
+		}
+	}
 	for s != nil && r.recv.Feedback(now, &r.frame) {
 		r.turns++
 		c := copyNone
