@@ -60,8 +60,8 @@ func (ad *admin) dnsCommand() *cobra.Command {
 			return show(ad, d, err, ad.printDNS)
 		}}
 	replace := &cobra.Command{Use: "replace FILE", Short: "Replace what the network resolves by a document; - reads standard input", Args: args(1, 1),
-		Long: "Replace all that the network resolves by a JSON document, as `weft admin dns get --json` prints it; - reads standard input. With the " +
-			"revision still in it, it is refused if somebody else has changed something meanwhile.",
+		Long: "Replace all that the network resolves by a JSON document, as `weft admin dns get --json` prints it; - reads standard input.\n" +
+			"With the revision still in it, it is refused if somebody else has changed something meanwhile.",
 		RunE: func(c *cobra.Command, list []string) error {
 			r, err := readNames(ad.in, list[0])
 			if err != nil {

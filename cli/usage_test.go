@@ -60,7 +60,7 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"ping a --interval 0s", "--interval"},
 		{"ping a --timeout -1s", "--timeout"},
 		{"set port", "KEY=VALUE"},
-		{"set colour=red", "bond, congestion, dns, endpoints, mtu, port"},
+		{"set colour=red", "bond, congestion, dns, endpoints"},
 		{"set bond=on", "aggregate, redundant or off"},
 		{"set bond=", "aggregate, redundant or off"},
 		{"set bond.=off", "bond.NAME"},

@@ -2,8 +2,6 @@ package control
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"net/netip"
@@ -41,8 +39,7 @@ type resolving struct {
 }
 
 func newResolving(doc DNSDocument, text string, changed time.Time, version uint64) *resolving {
-	sum := sha256.Sum256([]byte(text))
-	return &resolving{doc: doc, changed: changed, version: version, revision: hex.EncodeToString(sum[:8])}
+	return &resolving{doc: doc, changed: changed, version: version, revision: revisionOf(text)}
 }
 
 func (r *resolving) encoded() []byte { return r.json.of(func() any { return r.doc.DNS }) }
