@@ -20,9 +20,9 @@ type law struct {
 	rulings  map[string]*ruling // of policy.Class
 }
 
-// newLaw is the default.
-func newLaw() *law {
-	return &law{policy: policy.Default(), revision: revisionOf(""), rulings: make(map[string]*ruling)}
+// newLaw is the default, in an overlay with some ranges.
+func newLaw(ranges ...netip.Prefix) *law {
+	return &law{policy: policy.Default(ranges...), revision: revisionOf(""), rulings: make(map[string]*ruling)}
 }
 
 // A ruling is what a node has to let in. Nodes alike share one, and so its encoding. It is never changed.
@@ -117,7 +117,7 @@ func (t *tx) enact(l *law) {
 // understand, though one took it once, nothing is let in: that is said aloud, and is better than to guess.
 func (t *tx) lawNow() *law {
 	text := t.documents[policyDocument].Text
-	l := newLaw()
+	l := newLaw(t.net.IPv4, t.net.IPv6)
 	if text == "" {
 		return l
 	}

@@ -300,7 +300,7 @@ func TestWhatIsWrongInADocumentIsSaidWithLineAndColumn(t *testing.T) {
 
 func TestBracketsInStringsAndCommentsAreNoBrackets(t *testing.T) {
 	many := strings.Repeat("[", 100)
-	compiled(t, "// "+many+"\n/* "+many+" */ {\"groups\": {\"group:a\\\""+many+"\": []}}")
+	compiled(t, "// "+many+"\n/* "+many+" */ {\"groups\": {\"group:a\\\""+many+"\": []}} // "+many)
 }
 
 func TestWhatWeftHasNothingForIsLeftOutWithAWarning(t *testing.T) {

@@ -91,9 +91,9 @@ const (
 	internet                   // what is behind an exit node and is nobody's
 )
 
-// Default is what holds where no document was ever set.
-func Default() *Policy {
-	return &Policy{lines: []line{{
+// Default is what holds where no document was ever set, in an overlay with some ranges.
+func Default(ranges ...netip.Prefix) *Policy {
+	return &Policy{ranges: ranges, lines: []line{{
 		from: []weft.Source{weft.Untagged},
 		to:   []target{{kind: selfAndAll}},
 		why:  DefaultWhy,
@@ -151,12 +151,12 @@ func (p *Policy) meant(n weft.Node, l line, t target) []weft.Rule {
 			return nil
 		}
 		rule.From = []weft.Source{weft.SourceUser(n.User)}
-		if t.kind == selfAndAll && len(n.Routes) > 0 {
-			rule.To = slices.Concat(own(n), n.Routes)
+		if behind := p.behind(n); t.kind == selfAndAll && len(behind) > 0 {
+			rule.To = slices.Concat(own(n), behind)
 		}
 	case everything:
-		if len(n.Routes) > 0 {
-			rule.To = slices.Concat(own(n), n.Routes)
+		if behind := p.behind(n); len(behind) > 0 {
+			rule.To = slices.Concat(own(n), behind)
 		}
 	case named:
 		if !includes(t.words, n) {
@@ -182,23 +182,32 @@ func includes(words []weft.Source, n weft.Node) bool {
 	return slices.ContainsFunc(words, func(s weft.Source) bool { return s.Includes(n) })
 }
 
-// places are those of the addresses that are a node's own or behind it. What is the overlay's is behind nobody.
+// behind are the networks behind a node. What is the overlay's is behind nobody: an exit node is no way to other members.
+func (p *Policy) behind(n weft.Node) []netip.Prefix {
+	routes := n.Routes
+	for _, r := range p.ranges {
+		if slices.ContainsFunc(routes, r.Overlaps) {
+			routes = exclude(routes, r)
+		}
+	}
+	return routes
+}
+
+// places are those of the addresses that are a node's own or behind it.
 func (p *Policy) places(n weft.Node, addrs []netip.Prefix) (to []netip.Prefix) {
 	add := func(found netip.Prefix) {
 		if !slices.Contains(to, found) {
 			to = append(to, found)
 		}
 	}
+	behind := p.behind(n)
 	for _, a := range addrs {
 		for _, o := range own(n) {
 			if a.Contains(o.Addr()) {
 				add(o)
 			}
 		}
-		if slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return r.Contains(a.Addr()) && r.Bits() <= a.Bits() }) {
-			continue
-		}
-		for _, r := range n.Routes {
+		for _, r := range behind {
 			if both, ok := common(a, r); ok {
 				add(both)
 			}

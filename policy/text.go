@@ -102,7 +102,7 @@ func (s *source) parse() (v hujson.Value, ok bool) {
 		s.complain(at, "there are more than %d brackets within each other", maxDepth)
 		return v, false
 	}
-	v, err := hujson.Parse(s.text)
+	v, err := hujson.Parse(append(slices.Clip(s.text), '\n')) // a comment needs its line's end, at that of the text too
 	if err == nil {
 		return v, true
 	}
