@@ -36,7 +36,7 @@ func (a *app) adminCommand() *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&ad.dir, "data", "/var/lib/weft-server", "the server's directory")
-	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand(), ad.routeCommand(), ad.dnsCommand())
+	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand(), ad.routeCommand(), ad.dnsCommand(), ad.policyCommand())
 	return c
 }
 
@@ -86,6 +86,9 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
+// withoutPolicy is what holds until somebody says who may reach whom.
+const withoutPolicy = "a user's own machines reach each other, and nothing else reaches anything"
+
 func (ad *admin) statusCommand() *cobra.Command {
 	return &cobra.Command{Use: "status", Short: "Show how the server is", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -93,6 +96,11 @@ func (ad *admin) statusCommand() *cobra.Command {
 			return show(ad, s, err, func(s control.Status) {
 				fmt.Fprintf(ad.out, "%s  weft %s\nkey       %s\nranges    %s, %s\nnodes     %d, %d online\nusers     %d\nrelays    %d\n",
 					s.URL, s.Version, s.Key, s.IPv4, s.IPv6, s.Nodes, s.Online, s.Users, s.Relays)
+				if s.Policy == control.DefaultPolicy {
+					fmt.Fprintf(ad.out, "policy    none is set: %s (weft admin policy edit)\n", withoutPolicy)
+				} else {
+					fmt.Fprintf(ad.out, "policy    revision %s\n", s.Policy)
+				}
 				for _, p := range s.Problems {
 					fmt.Fprintf(ad.out, "! %s\n", p)
 				}

@@ -84,6 +84,10 @@ var documents = map[string]any{
 	"weft admin node enable":             control.NodeAnswer{},
 	"weft admin node remove":             control.DoneAnswer{},
 	"weft admin relay list":              control.RelaysAnswer{},
+	"weft admin policy get":              control.PolicyAnswer{},
+	"weft admin policy set":              control.PolicyAnswer{},
+	"weft admin policy check":            control.PolicyAnswer{},
+	"weft admin policy explain":          control.ExplainAnswer{},
 	"weft admin dns get":                 control.DNSAnswer{},
 	"weft admin dns set":                 control.DNSAnswer{},
 	"weft admin dns replace":             control.DNSAnswer{},
@@ -260,10 +264,11 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 	conforms(t, "weft server", []byte(line))
 	p.tells = ready.Token
 
-	names, stale := filepath.Join(t.TempDir(), "names"), filepath.Join(t.TempDir(), "stale")
+	names, stale, open := filepath.Join(t.TempDir(), "names"), filepath.Join(t.TempDir(), "stale"), filepath.Join(t.TempDir(), "open")
 	for file, text := range map[string]string{
 		names: `{"schema_version": 1, "search": ["corp.example"], "records": [{"name": "printer", "addrs": ["192.0.2.9"]}]}`,
 		stale: `{"search": [], "revision": "0123456789abcdef"}`,
+		open:  `{"acls": [{"action": "accept", "src": ["*"], "dst": ["*:*"]}]} // all`,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -350,6 +355,13 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"admin relay list", "weft admin relay list", ExitOK},
 		{"admin relay remove home", "", ExitFailed},
 		{"admin relay remove none", "", ExitFailed},
+		{"admin policy get", "weft admin policy get", ExitOK},
+		{"admin policy check " + stale, "weft admin policy check", ExitFailed},
+		{"admin policy set " + open, "weft admin policy set", ExitOK},
+		{"admin policy get", "weft admin policy get", ExitOK},
+		{"admin policy set " + open + "x", "", ExitFailed},
+		{"admin policy explain bert bert tcp:22", "weft admin policy explain", ExitOK},
+		{"admin policy explain bert nobody", "", ExitFailed},
 		{"admin dns get", "weft admin dns get", ExitOK},
 		{"admin dns set domain=home.internal upstreams=192.0.2.53 split.corp.example=192.0.2.54:5353 record.printer=192.0.2.9", "weft admin dns set", ExitOK},
 		{"admin dns get", "weft admin dns get", ExitOK},

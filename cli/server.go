@@ -171,6 +171,8 @@ func (a *app) invite(ctx context.Context, srv *control.Server, o serverOptions, 
 	}
 	fmt.Fprintf(a.out, "On each machine, within %s (more with `weft admin --data %s key create`):\n\n    weft node --token %s\n\n",
 		age(firstTokenLife), o.dir, text)
+	fmt.Fprintf(a.out, "No policy is set. Until one is, %s.\nMachines that join with this token belong to no user, and count as one owner's. To change that: `weft admin --data %s policy edit`.\n\n",
+		withoutPolicy, o.dir)
 	return nil
 }
 

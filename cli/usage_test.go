@@ -35,6 +35,11 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"admin dns set split.corp.example=192.0.2.53:x", "is no resolver"},
 		{"admin dns set record.printer=nowhere", "is no address"},
 		{"admin dns replace", "weft admin dns replace FILE"},
+		{"admin policy foo", "`weft admin policy --help`"},
+		{"admin policy set", "weft admin policy set FILE"},
+		{"admin policy explain a", "weft admin policy explain FROM TO"},
+		{"admin policy explain a b http", "is no protocol"},
+		{"admin policy explain a b tcp:70000", "no port"},
 		{"status x", "one word too many"},
 		{"status --foo", "`weft status --help`"},
 		{"status --socket", "`weft status --help`"},
@@ -155,7 +160,8 @@ func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	}
 	for _, line := range []string{
 		"status", "user create ann", "user list", "user remove ann", "key create", "key list --json", "key expire 1", "key remove 1",
-		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a", "dns get", "dns set search=a",
+		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a",
+		"policy get", "policy edit", "policy explain a b", "dns get", "dns set search=a",
 	} {
 		t.Run("admin "+line, func(t *testing.T) {
 			r := inProcess(append([]string{"admin", "--data", dir}, strings.Fields(line)...)...)

@@ -33,10 +33,13 @@ const unwritten = `// No policy is set. Without one, a user's own machines reach
 }
 `
 
+// DefaultPolicy is the revision where no policy was ever set.
+const DefaultPolicy = "default"
+
 // revisionOf names a text, so that who changes it can say which one that was.
 func revisionOf(text string) string {
 	if text == "" {
-		return "default"
+		return DefaultPolicy
 	}
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
@@ -154,7 +157,9 @@ func (s *Server) ExplainPolicy(ctx context.Context, r ExplainRequest) (ExplainAn
 		}
 		a.From, a.To, a.Node = from.name, to.name, to.node.Name
 		a.Rules = t.between(from, to, port, r.Port != "")
-		a.Allowed = len(a.Rules) > 0
+		if a.Allowed = len(a.Rules) > 0; from.node.ID == to.node.ID {
+			a.Allowed, a.Rules = true, []weft.Rule{}
+		}
 		a.Message = t.verdict(a, from, to)
 		return nil
 	})

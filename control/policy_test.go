@@ -241,7 +241,7 @@ func TestTheServerExplainsItsPolicy(t *testing.T) {
 			{"laptop", "db", "", false, "no rule"},
 			{"web", "db", "tcp:5432", true, "acls[1]"},
 			{"phone", "laptop", "tcp:22", false, "no rule"},
-			{"web", "web", "tcp:1", false, "the same machine"},
+			{"web", "web", "tcp:1", true, "the same machine"},
 		} {
 			if a := explain(c.from, c.to, c.port); a.Allowed != c.allowed || !strings.Contains(a.Message, c.words) {
 				t.Errorf("%s %s %s: %+v", c.from, c.to, c.port, a)

@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"syscall"
 )
 
@@ -15,6 +16,16 @@ func Restart(args, env []string) error {
 	}
 	if err := syscall.Exec(self, append([]string{os.Args[0]}, args...), append(os.Environ(), env...)); err != nil {
 		return fmt.Errorf("starting %s again: %w", self, err)
+	}
+	return nil
+}
+
+// Foreground runs a program with this process's terminal until it ends. Nothing is run through a shell.
+func Foreground(words ...string) error {
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", words[0], err)
 	}
 	return nil
 }
