@@ -11,6 +11,7 @@ const (
 	CodeSpentToken   Code = "spent-token"   // a one-off key that another machine has used
 	CodeExpiredToken Code = "expired-token" // past its expiry
 	CodeExpiredNode  Code = "expired-node"  // the node's membership is past its end
+	CodeSignIn       Code = "sign-in"       // somebody has to sign in for the machine
 	CodeWaiting      Code = "waiting"       // for an administrator's approval
 	CodeDisabled     Code = "disabled"      // the node, or its user, by an administrator
 	CodeRemoved      Code = "removed"       // the node was deleted on the server

@@ -14,11 +14,12 @@ type DaemonState string
 
 // The states of the daemon.
 const (
-	NeedsJoin DaemonState = "needs-join" // it has no network: weft up TOKEN
-	Stopped   DaemonState = "stopped"    // it has one, and weft down was said
-	Starting  DaemonState = "starting"   // no map yet
-	Running   DaemonState = "running"
-	Refused   DaemonState = "refused" // the server refuses this node for good; Status.Problems says why
+	NeedsJoin   DaemonState = "needs-join"    // it has no network: weft up TOKEN
+	NeedsSignIn DaemonState = "needs-sign-in" // somebody has to sign in: Status.SignIn says where
+	Stopped     DaemonState = "stopped"       // it has one, and weft down was said
+	Starting    DaemonState = "starting"      // no map yet
+	Running     DaemonState = "running"
+	Refused     DaemonState = "refused" // the server refuses this node for good; Status.Problems says why
 )
 
 // Status is the document of weft status.
@@ -33,6 +34,15 @@ type Status struct {
 	Problems []string `json:"problems"`
 	// Notes are sentences about what is as it should be, and may surprise.
 	Notes []string `json:"notes,omitempty"`
+	// SignIn is set while somebody has to sign in for this machine.
+	SignIn SignInStatus `json:"sign_in,omitzero"`
+}
+
+// SignInStatus is where somebody signs in for a machine, until when, and the code that the page has to show.
+type SignInStatus struct {
+	URL   string    `json:"url"`
+	Code  string    `json:"code"`
+	Until time.Time `json:"until"`
 }
 
 // SelfStatus is this node.

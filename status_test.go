@@ -52,6 +52,7 @@ func documents() map[string]any {
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
 			Problems: []string{"p"}, Notes: []string{"n"},
+			SignIn:   weft.SignInStatus{URL: "https://weft.example/signin/AB3C", Code: "K7QX-2MNP", Until: at},
 		},
 		"ping": weft.PingReply{
 			Schema: weft.SchemaVersion, Peer: "db", Seq: 1, Path: weft.PathRelay, Method: weft.RelayUDP,
@@ -95,7 +96,7 @@ func documents() map[string]any {
 			weft.PathInUse, weft.PathReady, weft.PathUntested, weft.PathFailed, weft.PathActive, weft.PathStandby, weft.PathSilent,
 			weft.PathReturning, weft.PathGone, weft.PathBonded,
 		},
-		"states": []weft.DaemonState{weft.NeedsJoin, weft.Stopped, weft.Starting, weft.Running, weft.Refused},
+		"states": []weft.DaemonState{weft.NeedsJoin, weft.NeedsSignIn, weft.Stopped, weft.Starting, weft.Running, weft.Refused},
 		"paths":  []weft.PathKind{weft.PathDirect, weft.PathRelay, weft.PathNone},
 		"error":  weft.Error{Code: weft.CodeSpentToken, Message: "m"},
 		"codes": []weft.Code{

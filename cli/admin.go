@@ -36,7 +36,8 @@ func (a *app) adminCommand() *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVar(&ad.dir, "data", "/var/lib/weft-server", "the server's directory")
-	c.AddCommand(ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand(), ad.routeCommand(), ad.dnsCommand(), ad.policyCommand())
+	c.AddCommand(ad.backupCommand(), ad.restoreCommand(), ad.statusCommand(), ad.userCommand(), ad.keyCommand(), ad.nodeCommand(), ad.relayCommand(),
+		ad.routeCommand(), ad.dnsCommand(), ad.policyCommand())
 	return c
 }
 

@@ -43,6 +43,17 @@ func (ad *admin) userCommand() *cobra.Command {
 				u, err := ad.client().RenameUser(c.Context(), list[0], list[1])
 				return show(ad, u, err, func(u control.UserAnswer) { fmt.Fprintln(ad.out, u.User.Name) })
 			}},
+		&cobra.Command{Use: "link NAME [ISSUER SUBJECT]", Short: "Have a user be the one who signs in at a provider as SUBJECT, or nobody there", Args: args(1, 3),
+			RunE: func(c *cobra.Command, list []string) error {
+				var q control.LinkRequest
+				if len(list) == 2 {
+					return usagef("an identity is an issuer and a subject: give both, or none")
+				} else if len(list) == 3 {
+					q = control.LinkRequest{Issuer: list[1], Subject: list[2]}
+				}
+				u, err := ad.client().LinkUser(c.Context(), list[0], q)
+				return show(ad, u, err, func(u control.UserAnswer) { fmt.Fprintln(ad.out, dash(u.User.Issuer), dash(u.User.Subject)) })
+			}},
 		ad.userVerb("disable", "Put a user out, with all untagged machines that are the user's", (*control.AdminClient).DisableUser),
 		ad.userVerb("enable", "Take disable back, and an end that has come", (*control.AdminClient).EnableUser),
 		&cobra.Command{Use: "remove NAME", Short: "Remove a user who has no nodes", Args: args(1, 1),

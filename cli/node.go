@@ -176,6 +176,10 @@ func (a *app) printReady(s weft.Status) {
 	switch s.State {
 	case weft.NeedsJoin:
 		fmt.Fprintln(a.out, "weft is ready, and belongs to no network yet: say `weft up TOKEN`")
+	case weft.NeedsSignIn:
+		fmt.Fprintln(a.out, "weft is ready, and somebody has to sign in for this machine: say `weft up`")
+	case weft.Refused:
+		fmt.Fprintln(a.out, "weft is ready, and not in its network:", strings.Join(s.Problems, "; "))
 	case weft.Stopped:
 		fmt.Fprintln(a.out, "weft is ready, and down: say `weft up`")
 	default:

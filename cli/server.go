@@ -38,6 +38,7 @@ type serverOptions struct {
 	range4, range6         string
 	meet                   rendezvousOptions
 	approve                bool
+	signIn                 signInOptions
 }
 
 func (a *app) serverCommand() *cobra.Command {
@@ -68,6 +69,7 @@ Exit code 0 when it was told to end (SIGTERM, SIGINT), 1 when it cannot start.`,
 	f.StringVar(&o.range6, "range6", "", "IPv6 range of the overlay, at the first start (default a random ULA /48)")
 	o.meet.add(f)
 	f.BoolVar(&o.approve, "approve", false, "have machines that join wait until an administrator approves them (weft admin node approve)")
+	o.signIn.add(f)
 	return c
 }
 
@@ -92,6 +94,9 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	if err := wire.CheckServerURL(o.url); err != nil {
 		return usagef("--url: %w", err)
 	}
+	if err := o.signIn.check(); err != nil {
+		return err
+	}
 	if o.meet.only {
 		return a.meetOnly(ctx, o, front)
 	}
@@ -110,8 +115,8 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	}
 	self := relayOf(embeddedName, relayKey.Public(), o.url, front.udpPort(), front.fingerprint)
 	srv, err := control.New(ctx, control.Config{
-		Keys: dir.Keys, Store: dir.Store, URL: o.url, Fingerprint: front.fingerprint,
-		Relay: &self, IPv4: ranges[0], IPv6: ranges[1], Approve: o.approve, Log: log,
+		Keys: dir.Keys, Store: dir.Store, Dir: dir.Path, URL: o.url, Fingerprint: front.fingerprint,
+		Relay: &self, IPv4: ranges[0], IPv6: ranges[1], Approve: o.approve, SignIn: o.signIn.on(), SignInFor: o.signIn.lasts, Log: log,
 	})
 	if err != nil {
 		return err
@@ -144,6 +149,7 @@ func (a *app) server(ctx context.Context, o serverOptions) error {
 	mux.Handle(wire.ControlPath, srv)
 	mux.Handle(wire.RelayPath, rel)
 	mux.HandleFunc("/", greet)
+	o.signIn.serve(mux, srv, o.url, log)
 	handleRendezvous(ctx, mux, meet)
 	if err := a.invite(ctx, srv, o, front); err != nil {
 		return err

@@ -74,6 +74,8 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 		switch {
 		case s.State == weft.Refused:
 			fmt.Fprintln(w, "The server refuses this machine.")
+		case s.State == weft.NeedsSignIn:
+			fmt.Fprintf(w, "Somebody has to sign in for this machine, at %s, which shows the code %s.\n", s.SignIn.URL, s.SignIn.Code)
 		case s.Self.FQDN == "":
 			fmt.Fprintln(w, "Starting: this machine is on its way into the network.")
 		}

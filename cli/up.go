@@ -15,9 +15,11 @@ import (
 func (a *app) upCommand() *cobra.Command {
 	var r node.UpRequest
 	c := &cobra.Command{
-		Use:   "up [TOKEN]",
+		Use:   "up [TOKEN|https://SERVER]",
 		Short: "Bring the network up here, joining it first if there is a token",
 		Long: "Bring the network up on this machine, joining it first if there is a token.\n\nTOKEN is a " + tokenHelp + `.
+Of a server where people sign in its address will do. Where somebody has to sign in, it prints an address to open in a
+browser, on this machine or another one, and waits until that has happened.
 
 Exit code 0 when it is up, 1 when the server refuses this machine or is not reached within 15 s - the daemon goes
 on trying, ` + "`weft status`" + ` says how it stands -, 3 when there is no daemon.`,
@@ -27,10 +29,19 @@ on trying, ` + "`weft status`" + ` says how it stands -, 3 when there is no daem
 			if len(list) > 0 {
 				arg = list[0]
 			}
-			if r.Token, err = a.readToken(arg, len(list) > 0); err != nil {
+			if strings.HasPrefix(arg, "https://") || strings.HasPrefix(arg, "http://") {
+				r.Token, err = askForToken(c.Context(), arg)
+			} else {
+				r.Token, err = a.readToken(arg, len(list) > 0)
+			}
+			if err != nil {
 				return err
 			}
-			if err := a.client().Up(c.Context(), r); err != nil {
+			err = a.client().Up(c.Context(), r)
+			if weft.CodeOf(err) == weft.CodeSignIn && !a.json {
+				err = a.awaitSignIn(c.Context())
+			}
+			if err != nil {
 				return err
 			}
 			s, err := a.client().Status(c.Context())

@@ -133,6 +133,14 @@ func (s *Server) AdminHandler() http.Handler {
 			return UserAnswer{schema, u}, err
 		})
 	}
+	handle("POST /v1/users/{user}/link", func(r *http.Request) (any, error) {
+		q, err := body[LinkRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		u, err := s.LinkUser(r.Context(), r.PathValue("user"), q.Issuer, q.Subject)
+		return UserAnswer{schema, u}, err
+	})
 	handle("DELETE /v1/users/{user}", func(r *http.Request) (any, error) {
 		return DoneAnswer{schema}, s.RemoveUser(r.Context(), r.PathValue("user"))
 	})
@@ -258,10 +266,33 @@ func (s *Server) AdminHandler() http.Handler {
 		return s.ExplainPolicy(r.Context(), q)
 	})
 
+	mux.HandleFunc("GET /v1/backup", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-tar")
+		out := &begun{w: w}
+		if err := s.Backup(r.Context(), out); err != nil && !out.is {
+			w.Header().Del("Content-Type")
+			refuse(w, reason(err))
+		} else if err != nil {
+			s.log.Error("a backup broke off", "error", err)
+			panic(http.ErrAbortHandler) // so that nobody takes it for a whole one
+		}
+	})
+
 	handle("/", func(r *http.Request) (any, error) {
 		return nil, sentence(weft.CodeNotFound, "the server has nothing called %s %.100q", r.Method, r.URL.Path)
 	})
 	return guard(mux)
+}
+
+// begun notes whether anything was written.
+type begun struct {
+	w  io.Writer
+	is bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.is = true
+	return b.w.Write(p)
 }
 
 // guard refuses what a browser may send: another Host (a name that was made to resolve to us), an Origin, a body

@@ -47,6 +47,30 @@ func (c *AdminClient) SetDNS(ctx context.Context, r DNSRequest) (DNSAnswer, erro
 	return call[DNSAnswer](ctx, c, http.MethodPost, "dns", r)
 }
 
+// Backup writes a backup of the server, which goes on meanwhile.
+func (c *AdminClient) Backup(ctx context.Context, w io.Writer) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+adminHost+"/v1/backup", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.unreachable(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		e := new(weft.Error)
+		if b, err := io.ReadAll(resp.Body); err != nil || json.Unmarshal(b, e) != nil || e.Message == "" {
+			return fmt.Errorf("what listens at %s answered %s and nothing a weft server would say", c.path, resp.Status)
+		}
+		return e
+	}
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("the backup broke off: %w", err)
+	}
+	return nil
+}
+
 // Users lists the users by name.
 func (c *AdminClient) Users(ctx context.Context) (UsersAnswer, error) {
 	return call[UsersAnswer](ctx, c, http.MethodGet, "users", nil)
@@ -65,6 +89,11 @@ func (c *AdminClient) RenameUser(ctx context.Context, user, name string) (UserAn
 // ExpireUser moves a user's end.
 func (c *AdminClient) ExpireUser(ctx context.Context, user string, r ExpireRequest) (UserAnswer, error) {
 	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/expire", r)
+}
+
+// LinkUser has a user be the one with an identity at the provider of sign-ins, or with none.
+func (c *AdminClient) LinkUser(ctx context.Context, user string, r LinkRequest) (UserAnswer, error) {
+	return call[UserAnswer](ctx, c, http.MethodPost, "users/"+url.PathEscape(user)+"/link", r)
 }
 
 // DisableUser puts a user out, EnableUser takes that back.

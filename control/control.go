@@ -116,8 +116,16 @@ type Config struct {
 	// first start that is DefaultIPv4 and a random range of RFC 4193.
 	IPv4, IPv6 netip.Prefix
 
+	// Dir is the directory that the server's files are in, for backups; "": there is none.
+	Dir string
+
 	// Approve has nodes wait for an administrator, but for those that join with a key that says otherwise.
 	Approve bool
+
+	// SignIn has machines that come with nothing wait for their person to sign in; the pages are package signin's. They are
+	// members for SignInFor then; zero: for ever.
+	SignIn    bool
+	SignInFor time.Duration
 
 	Log *slog.Logger // nil: slog.Default
 }
@@ -130,9 +138,13 @@ type Server struct {
 	url   string
 	print []byte // the certificate's fingerprint
 	epoch string // of versions: another one after every start
-	// approve has new nodes wait.
-	approve bool
-	log     *slog.Logger
+	// approve has new nodes wait; signIn lets people sign in for them, for signInFor.
+	approve, signIn bool
+	signInFor       time.Duration
+	signIns         signIns
+	dir             string
+	backups         sync.Mutex
+	log             *slog.Logger
 
 	now   atomic.Pointer[snapshot]
 	ops   chan op
@@ -159,7 +171,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		keys: c.Keys, store: c.Store, url: c.URL, print: c.Fingerprint, epoch: randomHex(), approve: c.Approve, log: c.Log,
+		keys: c.Keys, store: c.Store, url: c.URL, print: c.Fingerprint, epoch: randomHex(), approve: c.Approve, signIn: c.SignIn, signInFor: c.SignInFor, dir: c.Dir, log: c.Log,
 		ops: make(chan op, maxBatch), bulk: newGate(bulkMemory),
 		sessions: make(map[*session]struct{}), closing: make(chan struct{}), quit: make(chan struct{}), written: make(chan struct{}),
 	}
@@ -232,6 +244,11 @@ func (s *Server) leave(c *session) {
 	delete(s.sessions, c)
 	s.mu.Unlock()
 	s.running.Done()
+}
+
+// SignInToken is the token of machines that their people sign in for; it holds no secret. Without sign-in there is none.
+func (s *Server) SignInToken() (wire.Token, bool) {
+	return wire.Token{URL: s.url, Server: s.keys.Server.Public(), Fingerprint: s.print, SignIn: true}, s.signIn
 }
 
 // Signing is the key that relay tickets are verified with.

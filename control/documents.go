@@ -64,7 +64,7 @@ type NodeInfo struct {
 	weft.Node
 	Machine string    `json:"machine"` // "" of one that speaks plain WireGuard
 	Created time.Time `json:"created"`
-	JoinKey uint32    `json:"join_key"` // the number of the key that let it in; 0: the administrator did
+	JoinKey uint32    `json:"join_key"` // the number of the key that let it in; 0: the administrator or a sign-in did
 	// Standing is "member", or why the node is in nobody's map: "expired", "waiting" (for approval), "disabled",
 	// "owner-disabled" (its user is disabled or expired).
 	Standing string    `json:"standing"`
@@ -128,6 +128,7 @@ type Status struct {
 	Relays      int          `json:"relays"`
 	// Policy is the revision of the policy in force; "default": none was ever set.
 	Policy string `json:"policy"`
+	SignIn string `json:"sign_in,omitempty"` // the token for machines that people sign in for; no secret
 	// Problems are sentences for the person in charge; empty when all is well.
 	Problems []string `json:"problems"`
 }
@@ -227,6 +228,10 @@ type ExplainAnswer struct {
 type (
 	RenameRequest struct {
 		Name string `json:"name"`
+	}
+	LinkRequest struct {
+		Issuer  string `json:"issuer"` // both or neither empty
+		Subject string `json:"subject"`
 	}
 	MoveRequest struct {
 		User string `json:"user"` // empty: nobody

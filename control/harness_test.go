@@ -123,6 +123,7 @@ type machine struct {
 	revoked []weft.NodeID
 	errors  []*weft.Error
 	pongs   []uint64
+	signIn  *wire.SignIn
 	maps    int // whole ones
 	changes int
 	bytes   int
@@ -230,6 +231,8 @@ func (m *machine) hear(s wire.ServerMessage, size int) {
 		m.revoked = s.Revoked.Nodes
 	case s.Error != nil:
 		m.errors = append(m.errors, s.Error)
+	case s.SignIn != nil:
+		m.signIn = s.SignIn
 	case s.Pong != nil:
 		m.pongs = append(m.pongs, s.Pong.N)
 	}

@@ -58,6 +58,15 @@ func (t *tx) admit(c *session, h *wire.Hello) error {
 		return sentence(weft.CodeDenied, "this machine's key is a relay's: run node and relay with a state directory each")
 	}
 	id, known := t.s.index.machines[c.machine]
+	if !known && len(h.Secret) == 0 && t.s.signIn {
+		user, ok := t.s.signIns.answered(c.machine, t.now)
+		switch {
+		case ok:
+			return t.registerFor(c, h, user)
+		case h.SignIn:
+			return errSignIn
+		}
+	}
 	if !known {
 		return t.register(c, h)
 	}
@@ -131,6 +140,21 @@ func (t *tx) register(c *session, h *wire.Hello) error {
 	if err != nil {
 		return err
 	}
+	t.putKey(k)
+	return t.enrol(c, h, k)
+}
+
+// registerFor makes a node of a machine for which a user has signed in.
+func (t *tx) registerFor(c *session, h *wire.Hello, user string) error {
+	if t.userOut(user) {
+		return sentence(weft.CodeDenied, "the user %s is disabled, expired or removed: ask an administrator", user)
+	}
+	t.after = append(t.after, func() { t.s.signIns.end(c.machine) })
+	return t.enrol(c, h, store.JoinKey{User: user, NodeLifetime: t.s.signInFor})
+}
+
+// enrol makes a node of a machine that may be one, as a join key says.
+func (t *tx) enrol(c *session, h *wire.Hello, k store.JoinKey) error {
 	if err := t.checkUnused(h.NodeKey); err != nil {
 		return err
 	}
@@ -147,10 +171,9 @@ func (t *tx) register(c *session, h *wire.Hello) error {
 	if err := t.number(&e); err != nil {
 		return err
 	}
-	t.putKey(k)
 	t.connect(c, h, e, true)
 	t.after = append(t.after, func() {
-		c.log.Info("node joined", "node", e.Name, "id", e.ID, "address", e.IPv4, "key", k.ID, "remote", c.remote)
+		c.log.Info("node joined", "node", e.Name, "id", e.ID, "address", e.IPv4, "key", k.ID, "user", e.User, "remote", c.remote)
 	})
 	return nil
 }

@@ -34,6 +34,9 @@ func (s *Server) Status() Status {
 	if snap.law.broken != "" {
 		st.Problems = append(st.Problems, snap.law.broken)
 	}
+	if token, ok := s.SignInToken(); ok {
+		st.SignIn = token.String()
+	}
 	for _, e := range snap.nodes.all() {
 		if e.online {
 			st.Online++

@@ -73,19 +73,27 @@ func (s *Server) serve(m conn, machine key.MachinePublic) {
 	if err == nil {
 		err = s.do(context.Background(), func(t *tx) error { return t.admit(c, hello) })
 	}
-	if err != nil {
-		c.log.Debug("machine is not let in", "remote", c.remote, "error", err)
-		c.end(reason(err)) // before anything is read again, whose end would be the reason
-	}
 	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		c.read()
-	}()
-	if err == nil {
+	hear := func(f func()) {
+		go func() {
+			defer close(read)
+			f()
+		}()
+	}
+	switch err {
+	case nil:
+		hear(c.read)
 		stranger()
 		c.write(hello)
 		_ = s.do(context.Background(), func(t *tx) error { return t.disconnect(c) })
+	case errSignIn: // those who wait are counted by themselves
+		stranger()
+		hear(c.hearPings)
+		c.end(reason(c.awaitSignIn(hello)))
+	default:
+		c.log.Debug("machine is not let in", "remote", c.remote, "error", err)
+		c.end(reason(err)) // before anything is read again, whose end would be the reason
+		hear(c.read)
 	}
 	c.farewell(read)
 	c.conn.Close()
@@ -243,7 +251,7 @@ func (c *session) write(h *wire.Hello) {
 	if c.welcome() != nil {
 		return
 	}
-	var about subject = &membership{c: c, epoch: h.Epoch, version: h.MapVersion}
+	var about subject = &membership{c: c, epoch: h.Epoch, version: h.MapVersion, signsIn: h.SignIn}
 	if c.relay != 0 {
 		about = &station{c: c}
 	}

@@ -87,6 +87,7 @@ type membership struct {
 	begun   bool // the node has been sent a map or change on this stream
 
 	held    string    // why the node is told nothing else; "": it is a member
+	signsIn bool      // its person can be shown where to sign in
 	paced   time.Time // not before
 	renew   time.Time // the ticket; zero: never
 	expires time.Time // what the ticket was made for
@@ -131,13 +132,16 @@ func (m *membership) hold(e *entry) (time.Duration, bool, error) {
 	if e.standing == expired && m.c.note != "" {
 		why.Message = m.c.note
 	}
-	if m.held != why.Message {
-		if err := m.c.send(wire.ServerMessage{Error: why}); err != nil {
+	if m.held == why.Message {
+		return forever, true, nil
+	}
+	if m.signsIn && m.c.s.mayHaveSignedIn(e) { // first, so that nobody takes the refusal for the last word
+		if err := m.c.offerSignIn(e.Name, e.system); err != nil {
 			return 0, false, err
 		}
-		m.held = why.Message
 	}
-	return forever, true, nil
+	m.held = why.Message
+	return forever, true, m.c.send(wire.ServerMessage{Error: why})
 }
 
 // send brings the node up to a snapshot, by a change if that is known, else by the whole map.

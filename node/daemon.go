@@ -59,9 +59,10 @@ type Daemon struct {
 	stopMesh    context.CancelFunc
 	device      *device
 	refusal     *weft.Error
-	unattended  bool // a join by cfg.Token is under way: its refusal ends Run
-	welcomed    bool // the server has known this machine since Run began
-	out         bool // the server's last word was that the node is in nobody's map: the last map starts nothing
+	unattended  bool         // a join by cfg.Token is under way: its refusal ends Run
+	welcomed    bool         // the server has known this machine since Run began
+	signIn      *wire.SignIn // where somebody has to sign in; nil: nobody has to
+	out         bool         // the server's last word was that the node is in nobody's map: the last map starts nothing
 	meshError   error
 	retryMesh   <-chan time.Time
 	ready       bool
@@ -150,7 +151,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // announce says that the daemon is ready, when it first is.
 func (d *Daemon) announce() {
-	if d.ready || !d.up() && !d.held() && d.state.Identity().Joined() && !d.state.Settings().Down {
+	if d.ready || !d.up() && !d.held() && d.signIn == nil && d.state.Identity().Joined() && !d.state.Settings().Down {
 		return
 	}
 	d.ready = true
@@ -229,7 +230,7 @@ func (d *Daemon) start() {
 	if d.session != nil {
 		return
 	}
-	d.refusal = nil
+	d.refusal, d.signIn = nil, nil
 	ctx, cancel := context.WithCancel(d.ctx)
 	var s coordinator = newSession(d.state, sink{d, ctx}, d.outbox, d.log)
 	if d.state.Identity().Network.Name != "" {
@@ -350,7 +351,7 @@ func (d *Daemon) Up(ctx context.Context, q UpRequest) error {
 			}
 		} else if !d.state.Identity().Joined() {
 			return &weft.Error{Code: weft.CodeBadRequest,
-				Message: "this machine belongs to no network yet: get a token on the server with `weft admin key create` and say `weft up TOKEN`"}
+				Message: "this machine belongs to no network yet: get a token on the server with `weft admin key create` and say `weft up TOKEN`, or `weft up https://SERVER` where people sign in"}
 		}
 		s := d.state.Settings()
 		s.Down = false
@@ -380,8 +381,9 @@ func (d *Daemon) awaitUp(ctx context.Context) error {
 	for {
 		var up bool
 		var refusal *weft.Error
+		var signIn *wire.SignIn
 		if err := d.do(ctx, func() error {
-			up, refusal = d.up(), d.refusal
+			up, refusal, signIn = d.up(), d.refusal, d.signIn
 			switch {
 			case d.meshError != nil:
 				why = ": " + d.meshError.Error()
@@ -393,6 +395,8 @@ func (d *Daemon) awaitUp(ctx context.Context) error {
 			return err
 		}
 		switch {
+		case signIn != nil:
+			return &weft.Error{Code: weft.CodeSignIn, Message: "somebody has to sign in for this machine, at " + signIn.URL + " (it shows the code " + signIn.Code + ")"}
 		case refusal != nil:
 			return refusal
 		case up:
@@ -448,7 +452,7 @@ func (d *Daemon) Logout(ctx context.Context) error {
 	}
 	err = d.do(ctx, func() error {
 		d.stopAll()
-		d.refusal, d.out = nil, false
+		d.refusal, d.signIn, d.out = nil, nil, false
 		return errors.Join(d.releaseExit(), d.state.Leave())
 	})
 	if err == nil && !told {

@@ -32,6 +32,7 @@ type sessionSink interface {
 	gotMap(weft.NetworkMap)
 	gotChange(weft.Change)
 	refused(*weft.Error)
+	signIn(wire.SignIn)
 }
 
 // A coordinator is where the node's maps come from: it hands them to a sessionSink. Its methods but run may be called at
@@ -102,7 +103,7 @@ func (s *session) once(ctx context.Context) error {
 	id := s.state.Identity()
 	hello := wire.Hello{
 		Version: weft.Version, OS: runtime.GOOS, Secret: id.Secret, NodeKey: id.Node.Public(),
-		Rotation: id.Rotation, Name: id.Name,
+		Rotation: id.Rotation, Name: id.Name, SignIn: true,
 	}
 	if m := s.state.Map(); m != nil {
 		s.mu.Lock()
@@ -117,6 +118,7 @@ func (s *session) once(ctx context.Context) error {
 
 	ended := make(chan struct{})
 	defer close(ended)
+	asked := false
 	for {
 		m, err := conn.Hear()
 		if err != nil {
@@ -133,12 +135,18 @@ func (s *session) once(ctx context.Context) error {
 			}
 			s.connected(conn, *m.Welcome)
 			s.outbox.again()
-			go s.talk(conn, ended)
+			go s.talk(conn, ended, true)
 			s.sink.welcomed(*m.Welcome)
 		case m.Map != nil:
 			s.sink.gotMap(*m.Map)
 		case m.Change != nil:
 			s.sink.gotChange(*m.Change)
+		case m.SignIn != nil:
+			s.sink.signIn(*m.SignIn)
+			if !welcomed && !asked {
+				asked = true
+				go s.talk(conn, ended, false)
+			}
 		case m.Error != nil && m.Error.Code.Held() && welcomed: // the map comes when that has changed
 			s.sink.refused(m.Error)
 		case m.Error != nil:
@@ -150,10 +158,14 @@ func (s *session) once(ctx context.Context) error {
 	}
 }
 
-// talk says what there is to say once the server has welcomed the node, asks for signs of life, and ends a
-// connection that gives none.
-func (s *session) talk(conn *stream.Control, ended <-chan struct{}) {
+// talk says what there is to say, to a server that has welcomed the node, asks for signs of life, and ends a connection that
+// gives none.
+func (s *session) talk(conn *stream.Control, ended <-chan struct{}, welcomed bool) {
 	defer conn.Close()
+	changed := s.outbox.changed
+	if !welcomed {
+		changed = nil
+	}
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	var asked time.Time
@@ -163,7 +175,7 @@ func (s *session) talk(conn *stream.Control, ended <-chan struct{}) {
 		select {
 		case <-ended:
 			return
-		case <-s.outbox.changed:
+		case <-changed:
 			if m.Update = s.outbox.latest(); m.Update == nil {
 				continue
 			}

@@ -35,7 +35,7 @@ func (s sink) gotMap(m weft.NetworkMap) {
 			s.d.refusal = nil
 			s.d.log.Info("the server lets this node in again")
 		}
-		s.d.out = false
+		s.d.out, s.d.signIn = false, nil
 		s.d.setMap(m)
 	})
 }
@@ -45,6 +45,13 @@ func (s sink) gotChange(c weft.Change) {
 		if m := s.d.state.Map(); m != nil {
 			s.d.setMap(m.Apply(c))
 		}
+	})
+}
+
+func (s sink) signIn(where wire.SignIn) {
+	s.post(func() {
+		s.d.signIn = &where
+		s.d.log.Warn("somebody has to sign in for this machine", "url", where.URL, "code", where.Code)
 	})
 }
 

@@ -215,6 +215,9 @@ func (s *State) Join(t wire.Token, name string) error {
 	defer s.mu.Unlock()
 	id := s.identity
 	id.Server, id.URL, id.Fingerprint, id.Name, id.Secret = t.Server, t.URL, t.Fingerprint, name, t.Secret[:]
+	if t.SignIn {
+		id.Secret = nil
+	}
 	id.Network, id.Address = rendezvous.Network{}, netip.Prefix{}
 	return s.writeIdentity(id)
 }

@@ -44,6 +44,10 @@ func (d *Daemon) status(ctx context.Context) weft.Status {
 	case !d.up():
 		s.State = weft.Starting
 	}
+	if at := d.signIn; at != nil {
+		s.State, s.SignIn = weft.NeedsSignIn, weft.SignInStatus{URL: at.URL, Code: at.Code, Until: at.Until}
+		s.Problems = append(s.Problems, "somebody has to sign in for this machine, at "+at.URL)
+	}
 	if d.meshError != nil && d.mesh == nil {
 		s.Problems = append(s.Problems, d.meshError.Error())
 	}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strings"
+	"time"
 	"unicode"
 
 	"weft"
@@ -20,6 +22,7 @@ import (
 const (
 	ControlPath  = "/weft/control"
 	RelayPath    = "/weft/relay"
+	TokenPath    = "/weft/token" // GET gives the token of a server that lets people sign in; it holds no secret
 	ControlProto = "weft-control/1"
 	RelayProto   = "weft-relay/1"
 )
@@ -50,9 +53,11 @@ type Hello struct {
 	NodeKey key.NodePublic `json:"node_key,omitzero"` // of a node
 	// Rotation counts the node keys that the machine had before this one. One that is known and shows another key shows
 	// a greater number with it, or is refused: keys that were given up stay so.
-	Rotation uint32      `json:"rotation,omitempty"`
-	Name     string      `json:"name,omitempty"`  // wished for
-	Relay    *HelloRelay `json:"relay,omitempty"` // of a stand-alone relay
+	Rotation uint32 `json:"rotation,omitempty"`
+	Name     string `json:"name,omitempty"` // wished for
+	// SignIn says that the machine can show its person where to sign in.
+	SignIn bool        `json:"sign_in,omitempty"`
+	Relay  *HelloRelay `json:"relay,omitempty"` // of a stand-alone relay
 	// MapVersion and Epoch are of the last map the node holds; the server sends a full map all the same
 	// when it cannot tell what changed since.
 	Epoch      string `json:"epoch,omitempty"`
@@ -94,6 +99,7 @@ type ServerMessage struct {
 	Map     *weft.NetworkMap `json:"map,omitempty"`     // the whole map, after Welcome
 	Change  *weft.Change     `json:"change,omitempty"`  // from then on
 	Revoked *Revoked         `json:"revoked,omitempty"` // to relays
+	SignIn  *SignIn          `json:"sign_in,omitempty"` // before Welcome, or to a node that is in no map
 	Error   *weft.Error      `json:"error,omitempty"`   // and, where its code is permanent, the end
 	Pong    *Beat            `json:"pong,omitempty"`
 }
@@ -106,6 +112,22 @@ type Welcome struct {
 	Relay         weft.RelayID      `json:"relay,omitempty"`
 	Signing       key.SigningPublic `json:"signing,omitzero"` // whose tickets a relay admits
 	Network       string            `json:"network"`
+}
+
+// SignIn tells where the machine's person signs in, until when, and the code that the page has to show, too.
+type SignIn struct {
+	URL   string    `json:"url"`
+	Code  string    `json:"code"`
+	Until time.Time `json:"until"`
+}
+
+// check keeps from terminals what plays tricks on them.
+func (s *SignIn) check() error {
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsFunc(s.URL+s.Code, func(r rune) bool { return r <= ' ' || r > '~' }) || len(s.Code) > maxWord || len(s.URL) > 2*maxWord {
+		return fmt.Errorf("%w: a sign-in with no usable URL or code", ErrFrame)
+	}
+	return nil
 }
 
 // Revoked lists nodes whose tickets a relay no longer honours, though their end has not come: all of them.
@@ -187,7 +209,7 @@ func ParseServerMessage(b []byte) (ServerMessage, error) {
 	if err := parseDocument(b, MaxServerMessage, &m); err != nil {
 		return m, err
 	}
-	if n := set(m.Welcome != nil, m.Map != nil, m.Change != nil, m.Revoked != nil, m.Error != nil, m.Pong != nil); n > 1 {
+	if n := set(m.Welcome != nil, m.Map != nil, m.Change != nil, m.Revoked != nil, m.SignIn != nil, m.Error != nil, m.Pong != nil); n > 1 {
 		return m, fmt.Errorf("%w: %d answers in one document, not one", ErrFrame, n)
 	}
 	if m.Map != nil {
@@ -199,6 +221,9 @@ func ParseServerMessage(b []byte) (ServerMessage, error) {
 			self.Candidates = cleanCandidates(self.Candidates)
 		}
 		cleanNodes(m.Change.Upsert)
+	}
+	if m.SignIn != nil {
+		return m, m.SignIn.check()
 	}
 	return m, nil // none: a newer server's, to be passed over
 }

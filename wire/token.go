@@ -18,7 +18,8 @@ import (
 //
 //	| flags (1) | server key (32) | secret (20) | certificate fingerprint (0 or 32) | URL length (1) | URL | check (4) |
 //
-// The first flag says that a fingerprint is there; the second that the token is for a relay. The check is the
+// The first flag says that a fingerprint is there; the second that the token is for a relay; the third that it has no
+// secret (all zeros), and somebody has to sign in. The check is the
 // beginning of the SHA-256 of all before it: a token that was cut or mistyped is known for one before anything
 // is sent.
 type Token struct {
@@ -29,6 +30,7 @@ type Token struct {
 	// else's. Trust does not rest on it: the Noise handshake proves the server's key in any case.
 	Fingerprint []byte
 	Relay       bool
+	SignIn      bool // there is no secret: the token may be told to everybody
 }
 
 // TokenSecretSize is the length in bytes of the secret: 160 bits, drawn at random, out of reach of guessing
@@ -41,6 +43,7 @@ const TokenPrefix = "weft1_"
 const (
 	tokenFlagFingerprint = 1 << iota
 	tokenFlagRelay
+	tokenFlagSignIn
 )
 
 // String returns the token's text form. It is a secret.
@@ -51,6 +54,9 @@ func (t Token) String() string {
 	}
 	if t.Relay {
 		flags |= tokenFlagRelay
+	}
+	if t.SignIn {
+		flags |= tokenFlagSignIn
 	}
 	b := t.Server.Append([]byte{flags})
 	b = append(b, t.Secret[:]...)
@@ -89,13 +95,15 @@ func ParseToken(s string) (Token, error) {
 	}
 	var t Token
 	flags := b[0]
-	if flags&^(tokenFlagFingerprint|tokenFlagRelay) != 0 {
+	if flags&^(tokenFlagFingerprint|tokenFlagRelay|tokenFlagSignIn) != 0 {
 		return bad("the token is of a newer weft than this one (%s): update this machine", weft.Version)
 	}
-	t.Relay = flags&tokenFlagRelay != 0
+	t.Relay, t.SignIn = flags&tokenFlagRelay != 0, flags&tokenFlagSignIn != 0
 	t.Server, _ = key.PublicFrom[key.Server](b[1:33])
 	copy(t.Secret[:], b[33:53])
-	b = b[53:]
+	if b = b[53:]; t.SignIn && t.Secret != [TokenSecretSize]byte{} {
+		return bad("the token is damaged: make a new one with `weft admin key create`")
+	}
 	if flags&tokenFlagFingerprint != 0 {
 		if len(b) < sha256.Size+1 {
 			return bad("the token is damaged: make a new one with `weft admin key create`")

@@ -182,8 +182,9 @@ func TestATokenWhoseContentMakesNoSenseIsRefused(t *testing.T) {
 		says    string
 	}{
 		{"without a URL", append(head(0), 0), "no usable server"},
-		{"of a newer version", append(head(4), url("https://a")...), "newer weft"},
+		{"of a newer version", append(head(8), url("https://a")...), "newer weft"},
 		{"of a newer version, with another layout", append(head(0x81), 1), "newer weft"},
+		{"without a secret, with one in it", append(head(4), url("https://a")...), "damaged"},
 		{"with half a fingerprint", append(head(1), make([]byte, 20)...), "damaged"},
 		{"with a fingerprint and no URL length", append(head(1), make([]byte, 32)...), "damaged"},
 		{"with a URL that is longer than the token", append(head(0), 200, 'h'), "damaged"},

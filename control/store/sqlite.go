@@ -151,6 +151,21 @@ func (s *SQLite) Load(ctx context.Context) (State, error) {
 	return st, nil
 }
 
+// CopyTo makes a consistent copy in a new file, readable by its owner only.
+func (s *SQLite) CopyTo(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) // SQLite takes an empty file for none
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		_, err = s.conn.ExecContext(ctx, "VACUUM INTO ?", path)
+	}
+	if err != nil {
+		return fmt.Errorf("copy the database %s: %w", s.path, full(err))
+	}
+	return nil
+}
+
 // Close implements [Store].
 func (s *SQLite) Close() error {
 	var errs []error

@@ -122,7 +122,7 @@ type Node struct {
 	User      string
 	Tags      []string // as "tag:NAME"
 	Ephemeral bool
-	JoinKey   uint32      // the number of the key that let it in; zero: the administrator did
+	JoinKey   uint32      // the number of the key that let it in; zero: the administrator or a sign-in did
 	Gateway   weft.NodeID // of one that speaks plain WireGuard; zero: it speaks weft
 	Created   time.Time
 	Expires   time.Time // zero: never
