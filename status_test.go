@@ -52,7 +52,7 @@ func documents() map[string]any {
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
 			Problems: []string{"p"}, Notes: []string{"n"},
-			SignIn:   weft.SignInStatus{URL: "https://weft.example/signin/AB3C", Code: "K7QX-2MNP", Until: at},
+			SignIn: weft.SignInStatus{URL: "https://weft.example/signin/AB3C", Code: "K7QX-2MNP", Until: at},
 		},
 		"ping": weft.PingReply{
 			Schema: weft.SchemaVersion, Peer: "db", Seq: 1, Path: weft.PathRelay, Method: weft.RelayUDP,
