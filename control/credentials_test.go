@@ -150,7 +150,7 @@ func (h *history) step(what, which, other int) error {
 			return fmt.Errorf("key %+v let a machine in: %v (%s %s)", *k, in, code, message)
 		}
 		if good {
-			k.used = true
+			k.used, fresh.hello.Secret = true, nil // as nodes forget it
 			h.members = append(h.members, fresh)
 		}
 	case what == 5:
@@ -206,12 +206,14 @@ func (h *history) step(what, which, other int) error {
 		}
 		m.connect()
 		settle()
+		m.hello.Secret = nil
 		if helps {
 			k.used, m.ends = true, time.Time{}
 			if k.nodesEnd > 0 {
 				m.ends = time.Now().Add(k.nodesEnd)
 			}
 		}
+	case m.removed:
 	default:
 		m.hangUp()
 		m.rotate()
@@ -236,7 +238,7 @@ func (h *history) rejoin(m *modelled, k *credential, good bool) error {
 		return fmt.Errorf("a removed machine is let in again: %v, by %+v", in, *k)
 	}
 	if good {
-		k.used = true
+		k.used, again.hello.Secret = true, nil
 		h.members = append(h.members, again)
 	}
 	return h.check()
