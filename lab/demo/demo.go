@@ -3,7 +3,8 @@
 // With network namespaces it lays out a public network with the server, two homes behind
 // port-restricted cones and a node in each, and plays one story through: a page is fetched by name,
 // the path moves from the relay to a direct one, then the direct path is cut, then all UDP, then all
-// is restored. One TCP connection carries numbered blocks through the whole of it, and every phase is
+// is restored. Then it is decided who may reach whom: a policy refuses the page and lets it in again, a machine without
+// weft is reached through a router, and by a name. One TCP connection carries numbered blocks through the first act, and every phase is
 // measured. Without namespaces it says why, and shows the userspace mode on loopback instead.
 //
 // What is printed is what happened: every time is measured, every change of path is the daemon's
@@ -42,7 +43,7 @@ type Options struct {
 
 const (
 	// storyLimit bounds the whole story: it takes about half of this.
-	storyLimit = 75 * time.Second
+	storyLimit = 100 * time.Second
 	// stepLimit bounds what the story waits for in one place.
 	stepLimit = 20 * time.Second
 	// logTail is how many lines of each program's log are shown when the story fails.
@@ -177,8 +178,8 @@ func (s *scene) reach(ctx context.Context, method weft.Method) (p weft.PeerStatu
 }
 
 // servePage serves a page that exists nowhere else, until the listener is closed.
-func servePage(l net.Listener) (content string) {
-	content = fmt.Sprintf("<!doctype html>\n<title>%[1]s</title>\n<h1>Hello from %[1]s</h1>\n<p>%[2]s</p>\n", thereName, rand.Text())
+func servePage(l net.Listener, whose string) (content string) {
+	content = fmt.Sprintf("<!doctype html>\n<title>%[1]s</title>\n<h1>Hello from %[1]s</h1>\n<p>%[2]s</p>\n", whose, rand.Text())
 	server := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

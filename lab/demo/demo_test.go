@@ -82,7 +82,7 @@ func TestTheStoryOfTwoHomesIsTrue(t *testing.T) {
 	}
 	told := tell(t, func(s *scene) error { return s.homes(t.Context()) })
 	expectAll(t, told, "Hello from nas", "direct", "CUT", "relay-udp after", "CUT", "relay-stream after", "RESTORED", "direct after",
-		"TCP stalled", "UDP restored", "0 lost", "cleaned up")
+		"TCP stalled", "UDP restored", "0 lost", "nothing comes", "Hello from nas", "route approve", "Hello from printer", "record.printer", "Hello from printer", "cleaned up")
 }
 
 func TestTheStoryWithoutNamespacesIsTrue(t *testing.T) {

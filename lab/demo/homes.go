@@ -34,7 +34,7 @@ type village struct {
 	lab                 *netns.Lab
 	server, laptop, nas *netns.Host
 	homeA, homeB        *netns.Router
-	overlay             netip.Addr // of the node there
+	overlay, here4      netip.Addr // of the node there, and of the one here
 	up                  time.Time  // when both nodes knew each other
 	stream              *stream
 	call                *call
@@ -64,7 +64,7 @@ func (s *scene) homes(ctx context.Context) (err error) {
 	defer cancel()
 	for _, step := range []func(context.Context) error{
 		v.layOut, v.startServer, v.startNodes, v.fetchPage, v.startStream,
-		v.goDirect, v.cutPath, v.cutUDP, v.restore, v.sumUp,
+		v.goDirect, v.cutPath, v.cutUDP, v.restore, v.sumUp, v.govern,
 	} {
 		if err := step(story); err != nil {
 			return err
@@ -138,6 +138,11 @@ func (v *village) startNodes(ctx context.Context) error {
 		return err
 	}
 	v.overlay = p.Addrs[slices.IndexFunc(p.Addrs, netip.Addr.Is4)]
+	status, err := v.here.Status(ctx)
+	if err != nil {
+		return err
+	}
+	v.here4 = status.Self.Addrs[slices.IndexFunc(status.Self.Addrs, netip.Addr.Is4)]
 	v.up = time.Now()
 	v.say("both nodes are up after %s; %s is %v", span(v.up.Sub(started)), thereName, v.overlay)
 	return nil
@@ -149,7 +154,7 @@ func (v *village) fetchPage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	content := servePage(l)
+	content := servePage(l, thereName)
 	var got string
 	var took time.Duration
 	err = v.wait(ctx, "the page of "+fqdn(thereName), func() (err error) {

@@ -99,7 +99,7 @@ func (s *scene) loopback(ctx context.Context) (err error) {
 		return err
 	}
 	defer page.Close()
-	content := servePage(page)
+	content := servePage(page, thereName)
 	if err := s.fetchThroughProxy(story, page.Addr().(*net.TCPAddr).Port, content); err != nil {
 		return err
 	}
