@@ -38,6 +38,10 @@
 // A record in the state directory is written before anything is changed;
 // [RepairResolver] undoes from that record what a killed process left behind.
 //
+// Several daemons of one machine [Announce] their overlays to each other, so that each sends questions for another's names there, and
+// forwards to none of them what is nobody's. Of two that take the file over in turn, the later one's is in place, with the
+// earlier one's server behind its own; either may leave first.
+//
 // A network namespace without a resolv.conf of its own sees the machine's. Such
 // a file is never touched from inside the namespace, because the overlay address
 // in it would be unreachable for the rest of the machine.
