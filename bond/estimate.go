@@ -56,6 +56,7 @@ type estimate struct {
 	maxR   extreme
 	loss   float64 // smoothed, per packet
 	packet uint64
+	fated  time.Duration // when something was known last of a packet
 }
 
 // A delay is that of one way, up to a constant that is the same for all paths: the clocks' difference. A long packet takes longer than a
@@ -116,14 +117,24 @@ func (d *delay) shift(by time.Duration) {
 }
 
 // fate takes in whether a packet was lost: the share of about the last hundred.
-func (e *estimate) fate(lost bool) {
+func (e *estimate) fate(now time.Duration, lost bool) {
 	e.packet++
+	e.fated = now
 	w := max(1.0/128, 1/float64(e.packet+8))
 	x := 0.0
 	if lost {
 		x = 1
 	}
 	e.loss += (x - e.loss) * w
+}
+
+// forgive is how long half of what a path is known to lose counts while nothing is sent by it: or one that is not used for its losses would
+// never be found to lose less.
+const forgive = 3 * time.Second
+
+// losing is how much a path is taken to lose now.
+func (e *estimate) losing(now time.Duration) float64 {
+	return e.loss / (1 + float64(max(now-e.fated, 0))/float64(forgive))
 }
 
 // delivered takes in a rate of delivery.

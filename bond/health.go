@@ -194,7 +194,7 @@ func (s *Sender) lose(now time.Duration, l *lane, i uint32) {
 	l.inFlight -= int(f.size)
 	l.news.gone += int(f.size)
 	l.news.goneSent = max(l.news.goneSent, f.sent)
-	l.est.fate(true)
+	l.est.fate(now, true)
 	l.counts.lostPackets++
 	s.orphan(now, f.seq)
 }
@@ -279,16 +279,6 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 		}
 	}
 	s.ease(now)
-}
-
-// recall takes note that something came by a path that is under suspicion, or silent, of what has been settled by others.
-func (s *Sender) recall(now time.Duration, l *lane, seq uint64, at time.Duration) {
-	for i := l.newest; i != l.flights.head && i-l.flights.tail < l.flights.head-l.flights.tail; i++ {
-		if l.flights.at(i).seq == seq {
-			s.revive(now, l, i, at)
-			return
-		}
-	}
 }
 
 // revive takes back a suspicion: what was sent before it came after all, up to a flight.

@@ -69,20 +69,27 @@ func credible(sr *series, f *wire.Feedback) bool {
 // newest takes in how far a path is: the times of its newest arrival.
 func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPath) {
 	seq, ok := s.ledger.seq(f.Session, p.Newest)
-	if !ok {
-		if l := s.lane(PathID(p.ID)); l != nil && (l.health.state == Silent || l.health.doubted > 0) {
-			s.recall(now, l, seq, s.remote.local(p.At))
+	var l *lane
+	var i uint32
+	if ok {
+		l, i = s.sender(s.ledger.msg(seq), seq, f, p)
+	} else if l = s.lane(PathID(p.ID)); l != nil {
+		if i, ok = l.find(seq); !ok {
+			return
 		}
-		return
 	}
-	m := s.ledger.msg(seq)
-	l, i := s.sender(m, seq, f, p)
 	if l == nil || int32(i-l.newest) < 0 {
 		return
 	}
 	if l.health.state == Silent || l.health.doubted > 0 {
 		s.revive(now, l, i, s.remote.local(p.At))
 	} else {
+		if fl := l.flights.at(i); fl.state == lost && fl.seq < s.ledger.tail { // others have brought it, and it was only late
+			fl.state = arrived
+			l.credit(fl)
+			l.est.fate(now, false)
+			l.health.learn(now, s.remote.local(p.At)-fl.sent-l.est.owd.latest)
+		}
 		l.health.progress(now, int(i+1-l.newest))
 		l.newest = i + 1
 	}
@@ -236,11 +243,11 @@ func (s *Sender) arrived(now time.Duration, seq uint64) {
 			f.state = arrived
 			l.inFlight -= int(f.size)
 			l.credit(f)
-			l.est.fate(false)
+			l.est.fate(now, false)
 		case f.state == lost && m.n == 1: // it was only late
 			f.state = arrived
 			l.credit(f)
-			l.est.fate(false)
+			l.est.fate(now, false)
 			l.health.reordered(s.remote.clock - f.sent - l.est.owd.latest)
 		}
 	}

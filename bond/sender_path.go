@@ -162,6 +162,16 @@ func (l *lane) skip() uint32 {
 	return l.oldest
 }
 
+// find looks among the flights that are newer than the newest that arrived, for one whose message is settled.
+func (l *lane) find(seq uint64) (uint32, bool) {
+	for i := l.newest; i != l.flights.head && l.flights.has(i); i++ {
+		if l.flights.at(i).seq == seq {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
 // trim forgets flights that are over. Those of lately stay: what was found lost may arrive yet.
 func (l *lane) trim(now time.Duration) {
 	for l.flights.tail != l.flights.head {
