@@ -100,13 +100,22 @@ func (l *lane) arrival(now time.Duration, size int) time.Duration {
 	return now + l.delay(now) + time.Duration(float64(size+l.Overhead)/max(l.ctl.Capacity(), 1)*1e9)
 }
 
+// repairs is how much later things are in order by a path that loses much: about as late as what is sent again, which then everything
+// waits for.
+func (l *lane) repairs(now time.Duration) time.Duration {
+	return time.Duration(min(max((l.est.losing(now)-lossyFrom)/(lossyTo-lossyFrom), 0), 1) * float64(l.est.report.smooth))
+}
+
+// From lossyFrom on a path loses more than congestion makes it, and at lossyTo some of what is on its way is always lost.
+const lossyFrom, lossyTo = 0.08, 0.12
+
 // delay is how long a packet takes now: the least that one took, and the queue that it will find, which is what the newest that arrived
 // found, with what was sent since and without what the path has carried since. What has not been measured is half of the round
 // trip by probes.
 func (l *lane) delay(now time.Duration) time.Duration {
 	if d := &l.est.owd; d.some {
 		queue := d.waited + time.Duration(float64(l.inFlight)/max(l.ctl.Capacity(), 1)*1e9) - (now - l.first)
-		return d.latest - d.waited + max(0, queue)
+		return d.latest - d.waited + max(0, queue) + l.repairs(now)
 	}
 	if l.RTT > 0 {
 		return l.RTT / 2
