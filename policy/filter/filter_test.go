@@ -173,7 +173,28 @@ func relate(t *rapid.T, p packet, past map[bool][]packet, inwards bool) packet {
 // TestTheFilterSaysWhatTheOracleSays draws rules, histories of packets both ways, hours that pass and policies that change.
 func TestTheFilterSaysWhatTheOracleSays(t *testing.T) {
 	seen := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	for range 12 { // a hundred histories each: what is seldom has to be among them
+		rapid.Check(t, histories(seen))
+	}
+	for _, inwards := range []bool{true, false} {
+		for _, got := range []bool{true, false} {
+			for _, about := range []bool{true, false} {
+				for _, piece := range []piece{whole, first, later} {
+					if about && piece != whole {
+						continue
+					}
+					if n := seen[fmt.Sprint(inwards, got, about, piece)]; n == 0 {
+						t.Errorf("no history had: inwards %v, allowed %v, ICMP error %v, fragment %v", inwards, got, about, piece)
+					}
+				}
+			}
+		}
+	}
+}
+
+// histories draws one history and compares; seen counts what it had.
+func histories(seen map[string]int) func(*rapid.T) {
+	return func(t *rapid.T) {
 		drawConfig := func() Config {
 			c := config(rapid.SliceOfN(rapid.Custom(drawRule), 0, 4).Draw(t, "rules")...)
 			if rapid.IntRange(0, 3).Draw(t, "enter") == 0 {
@@ -259,20 +280,6 @@ func TestTheFilterSaysWhatTheOracleSays(t *testing.T) {
 			}
 			check(t, &f)
 			seen[fmt.Sprint(inwards, got, x.about != nil, x.fragment)]++
-		}
-	})
-	for _, inwards := range []bool{true, false} {
-		for _, got := range []bool{true, false} {
-			for _, about := range []bool{true, false} {
-				for _, piece := range []piece{whole, first, later} {
-					if about && piece != whole {
-						continue
-					}
-					if n := seen[fmt.Sprint(inwards, got, about, piece)]; n == 0 {
-						t.Errorf("no history had: inwards %v, allowed %v, ICMP error %v, fragment %v", inwards, got, about, piece)
-					}
-				}
-			}
 		}
 	}
 }
