@@ -140,7 +140,7 @@ Exit codes: 0 yes, 1 no or failed, 2 usage, 3 not running.`,
 	root.AddCommand(
 		a.serverCommand(), a.adminCommand(), a.relayCommand(), a.nodeCommand(),
 		a.upCommand(), a.downCommand(), a.rotateCommand(), a.logoutCommand(),
-		a.statusCommand(), a.pathsCommand(), a.explainCommand(), a.pingCommand(), a.netcheckCommand(), a.setCommand(), a.metricsCommand(),
+		a.statusCommand(), a.pathsCommand(), a.explainCommand(), a.pingCommand(), a.netcheckCommand(), a.setCommand(), a.portalCommand(), a.metricsCommand(),
 		a.labCommand(), a.benchCommand(), a.versionCommand(),
 	)
 	root.InitDefaultHelpCmd()

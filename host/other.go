@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+
+	"weft"
 )
 
 // Resolver is a wiring that is in place.
@@ -53,3 +55,12 @@ func Overlays(string) []Overlay               { return nil }
 func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
 	return nil, ErrNotSupported
 }
+
+func OpenPortalRemote(PortalRemote) error { return ErrNotSupported }
+func OpenPortalLocal(PortalLocal) error   { return ErrNotSupported }
+func ClosePortal(string, string) error    { return nil }
+func PortalTrafficOf(string) (weft.PortalTraffic, error) {
+	return weft.PortalTraffic{}, ErrNotSupported
+}
+func PublicAddrs(string) (v4, v6 PublicAddr, _ error) { return v4, v6, ErrNotSupported }
+func ListenDHCP(string) (net.PacketConn, error)       { return nil, ErrNotSupported }

@@ -156,6 +156,14 @@ func (d *Daemon) apiHandler() http.Handler {
 	change("POST /v1/rotate", func(r *http.Request) (any, error) { return nil, d.Rotate(r.Context()) })
 	change("POST /v1/down", func(r *http.Request) (any, error) { return nil, d.Down(r.Context()) })
 	change("POST /v1/logout", func(r *http.Request) (any, error) { return nil, d.Logout(r.Context()) })
+	read("GET /v1/portal", func(r *http.Request) (any, error) { return d.PortalStatus(r.Context()) })
+	change("POST /v1/portal", func(r *http.Request) (any, error) {
+		var q PortalRequest
+		if err := readBody(r, &q); err != nil {
+			return nil, err
+		}
+		return d.Portal(r.Context(), q)
+	})
 	change("PUT /v1/settings", func(r *http.Request) (any, error) {
 		var s Settings
 		if err := readBody(r, &s); err != nil {

@@ -121,6 +121,18 @@ func (c *Client) SetSettings(ctx context.Context, s Settings) error {
 	return c.do(ctx, http.MethodPut, "/v1/settings", s, nil)
 }
 
+// Portal makes the node one end of a portal, or none, and returns when addresses are handed over.
+func (c *Client) Portal(ctx context.Context, q PortalRequest) (weft.PortalStatus, error) {
+	var s weft.PortalStatus
+	return s, c.do(ctx, http.MethodPost, "/v1/portal", q, &s)
+}
+
+// PortalStatus asks how the portal does.
+func (c *Client) PortalStatus(ctx context.Context) (weft.PortalStatus, error) {
+	var s weft.PortalStatus
+	return s, c.do(ctx, http.MethodGet, "/v1/portal", nil, &s)
+}
+
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {

@@ -99,6 +99,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.log.Warn("the system's resolver was left changed by an earlier run and could not be put back", "error", err)
 	}
 	d.repairRoutes()
+	d.repairPortal()
 	l, err := listenAPI(d.cfg.Socket)
 	if err != nil {
 		return err
@@ -273,7 +274,7 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 		effective.Port = settings.Kept
 	}
 	cfg := meshConfig{
-		Key: d.state.Identity().Node, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Links: d.cfg.Links, Metrics: d.cfg.Metrics, Logger: d.log,
+		Key: d.state.Identity().Node, Server: d.state.Identity().URL, Settings: effective, Device: dev, StateDir: d.cfg.StateDir, Links: d.cfg.Links, Metrics: d.cfg.Metrics, Logger: d.log,
 		Say: d.outbox.put, NetworkChanged: d.outbox.kick,
 	}
 	me, err := newMesh(cfg, m)
@@ -419,6 +420,7 @@ func (d *Daemon) Down(ctx context.Context) error {
 			return err
 		}
 		d.stopAll()
+		d.repairPortal()
 		return errors.Join(host.RepairResolver(d.cfg.StateDir), d.releaseExit())
 	})
 }
@@ -469,7 +471,10 @@ func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
 	}
 	return d.do(ctx, func() error {
 		old := d.state.Settings()
-		s.Down, s.Kept = old.Down, old.Kept
+		if old.Portal.Role == PortalLocal && s.ExitNode != "" {
+			return errPortalExit
+		}
+		s.Down, s.Kept, s.Portal = old.Down, old.Kept, old.Portal
 		if s.Equal(old) {
 			return nil
 		}

@@ -48,6 +48,7 @@ const (
 // meshConfig is what a mesh is made of.
 type meshConfig struct {
 	Key      key.NodePrivate
+	Server   string // its URL
 	Settings Settings
 	Device   *device
 	StateDir string
@@ -83,6 +84,7 @@ type mesh struct {
 	plain     plain
 	enforced  enforcement
 	routing   routing
+	portal    portal
 	streams   streamDialer
 	problems  map[string]string // by what they are about
 	pings     map[wire.TxID]chan<- pingAnswer
@@ -139,6 +141,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	defer me.names.close()
 	defer me.closePlain()
 	defer me.closeRoutes()
+	defer me.closePortal()
 	me.streams, me.links.ctx = streamDialer{ctx: ctx, mesh: me}, ctx
 	defer me.links.tcp.Close()
 
@@ -161,6 +164,7 @@ func (me *mesh) run(ctx context.Context, m weft.NetworkMap) {
 	if err := me.engine.Up(); err != nil {
 		me.problem("engine", err.Error())
 	}
+	me.setPortal(time.Now(), me.cfg.Settings.Portal.orNone())
 	me.serveTools(ctx)
 
 	timer := time.NewTimer(0)
@@ -250,6 +254,7 @@ func (me *mesh) work(now time.Time) time.Time {
 	}
 	sooner(me.links.lookAt)
 	sooner(me.pollAsks(now))
+	sooner(me.pollPortal(now))
 	for _, p := range me.peers {
 		if p.due || !p.next.IsZero() && !now.Before(p.next) {
 			me.poll(now, p)
@@ -387,6 +392,7 @@ func (me *mesh) configureLink() {
 
 // networkChanged looks at everything anew: an interface came, went, or has another address.
 func (me *mesh) networkChanged(now time.Time) {
+	me.checkPortal(now)
 	links := me.gatherLinks(now)
 	me.applyRoutes() // this machine may be in other networks now
 	if !me.gatherLocal(now) && !links {
@@ -412,7 +418,7 @@ func (me *mesh) networkChanged(now time.Time) {
 
 // gatherLocal collects where this node may be reached, and tells everybody if that changed.
 func (me *mesh) gatherLocal(now time.Time) (changed bool) {
-	ifaces, err := host.Interfaces()
+	ifaces, err := me.interfaces()
 	if err != nil {
 		me.problem("interfaces", err.Error())
 		return false

@@ -20,6 +20,7 @@ func (me *mesh) enforce() {
 	c := filter.Config{
 		Self: me.netmap.Self, Peers: me.netmap.Peers, Rules: me.netmap.Rules, Service: me.netmap.Service, Enter: me.enter(),
 	}
+	me.portalFilter(&c)
 	for _, p := range me.plain.static {
 		c.Local = append(c.Local, weft.Node{ID: p.ID, Routes: p.Allowed})
 	}

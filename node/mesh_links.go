@@ -51,7 +51,7 @@ type meshLink struct {
 
 // gatherLinks looks which links there are, and reports whether any came, went or has changed.
 func (me *mesh) gatherLinks(now time.Time) bool {
-	ifaces, err := host.Interfaces()
+	ifaces, err := me.interfaces()
 	if err != nil {
 		return false // gatherLocal says so
 	}

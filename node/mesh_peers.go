@@ -96,7 +96,7 @@ func (me *mesh) setPeers(now time.Time) {
 		if p.node.HomeRelay != n.HomeRelay {
 			p.agent.SetRelays(now, me.relayVias(n))
 		}
-		allowed := slices.Concat(hostPrefixes(n.Addrs), behind[n.ID], carried[n.ID])
+		allowed := slices.Concat(hostPrefixes(n.Addrs), behind[n.ID], carried[n.ID], me.portalAllowed(n.ID))
 		changed = changed || !slices.Equal(p.allowed, allowed) || !slices.Equal(p.also, also[n.ID])
 		p.node, p.allowed, p.also, p.due = n, allowed, also[n.ID], true
 		keep[n.ID] = true
@@ -213,6 +213,8 @@ func (me *mesh) takePeerFrame(now time.Time, f frame, b []byte) {
 	p.agent.Handle(now, via, m)
 	p.due = true
 	switch m := m.(type) {
+	case wire.Portal:
+		me.takePortal(now, p, m)
 	case wire.Candidates:
 		if m.Session != p.session {
 			p.session, p.answered = m.Session, time.Time{}

@@ -83,6 +83,8 @@ type Settings struct {
 	// does not get through.
 	TCP string `json:"tcp"`
 	RouteSettings
+	// Portal is the end of a portal that this node is, if it is one; weft portal changes it.
+	Portal PortalRequest `json:"portal,omitzero"`
 	// Kept is the port that was free when any was asked for: firewalls and NATs have learnt it. The daemon's own.
 	Kept uint16 `json:"kept_port,omitempty"`
 }

@@ -13,12 +13,16 @@ const (
 )
 
 // portalSize is the length of a Portal in bytes.
-const portalSize = 4 + 4 + 4 + 16
+const portalSize = 4 + 4 + 4 + 16 + 4*MaxPortalResolvers
+
+// MaxPortalResolvers is how many name servers an offer names at most: as many as a resolv.conf has.
+const MaxPortalResolvers = 3
 
 // Portal is what the two ends of a portal agree by: which addresses of the one the client behind the other has. What is asked
 // for is answered as often as it is asked; nothing is kept of it.
 //
 //	| 8 | word (1) | IPv4 prefix length (1) | 0 | IPv4 address (4) | IPv4 gateway (4) | IPv6 address (16) |
+//	| IPv4 name server (4) | another (4) | another (4) |
 //
 // Zeros are no address. Prefix and gateway are those of the network that the address is on, which the client is told that
 // it is on, too. Without an address, and in words other than the offer, they are zero.
@@ -27,6 +31,8 @@ type Portal struct {
 	Addr4   netip.Prefix // not masked
 	Gateway netip.Addr   // of Addr4
 	Addr6   netip.Addr
+	// Resolvers are the name servers, IPv4, that answer at that place.
+	Resolvers []netip.Addr
 }
 
 func (p Portal) append(dst []byte) []byte {
@@ -47,6 +53,12 @@ func (p Portal) append(dst []byte) []byte {
 	if p.Addr6.Is6() && !p.Addr6.Is4In6() {
 		copy(b[12:], p.Addr6.AsSlice())
 	}
+	n := 28
+	for _, r := range p.Resolvers {
+		if r.Is4() && !r.IsUnspecified() && n < portalSize {
+			n += copy(b[n:], r.AsSlice())
+		}
+	}
 	return dst
 }
 
@@ -66,6 +78,11 @@ func parsePortal(b []byte) (PeerMessage, error) {
 	}
 	if a := netip.AddrFrom16([16]byte(b[12:])); !a.IsUnspecified() && !a.Is4In6() {
 		p.Addr6 = a
+	}
+	for at := 28; at < portalSize; at += 4 {
+		if a := netip.AddrFrom4([4]byte(b[at:])); !a.IsUnspecified() {
+			p.Resolvers = append(p.Resolvers, a)
+		}
 	}
 	return p, nil
 }

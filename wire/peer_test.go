@@ -106,6 +106,9 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 			if rapid.Bool().Draw(t, "IPv6") {
 				p.Addr6 = netip.AddrFrom16([16]byte{0x20, 1, 15: rapid.Byte().Draw(t, "host")})
 			}
+			for range rapid.IntRange(0, MaxPortalResolvers).Draw(t, "resolvers") {
+				p.Resolvers = append(p.Resolvers, v4("resolver"))
+			}
 			return p
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {

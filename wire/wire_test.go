@@ -240,7 +240,7 @@ func TestAStrangerGetsNoMoreThanHeSends(t *testing.T) {
 		"Uplinks": {len(AppendPeer(nil, boxAB, 7, Uplinks{
 			Metrics: make([]LinkMetric, MaxLinks+1), Relays: make([]RelayLink, MaxRelayLinks+1),
 		})), 176},
-		"Portal":  {len(AppendPeer(nil, boxAB, 7, Portal{Word: PortalAsks})), 64},
+		"Portal":  {len(AppendPeer(nil, boxAB, 7, Portal{Word: PortalAsks})), 76},
 		"Locate":  {len(frames[KindLocate]), 64},
 		"Located": {len(frames[KindLocated]), 64},
 		"Probe":   {len(frames[KindProbe]), 116},
