@@ -112,6 +112,51 @@ func BenchmarkWholeMap(b *testing.B) {
 	}
 }
 
+// BenchmarkPolicy sets another policy of 1,000 rules, each time, and tells nobody: what the writer has to do. In "one" it concerns
+// the nodes with one of a hundred tags, in "all" every node. In "addresses" 100 rules are about addresses that every node has one of, so
+// that no two nodes are alike, and 1,000,000 rules are made.
+func BenchmarkPolicy(b *testing.B) {
+	for name, rule := range map[string]string{
+		"one": `{"action": "accept", "src": ["tag:t%d"], "dst": ["tag:t1:%d"]},`,
+		"all": `{"action": "accept", "src": ["tag:t%d"], "dst": ["autogroup:tagged:%d"]},`, "addresses": `{"action": "accept", "src": ["tag:t%d"], "dst": ["100.64.0.0/10:%d"]},`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := populated(b, 10_000)
+			tags := make([]string, 100)
+			owners := ""
+			for i := range tags {
+				tags[i] = fmt.Sprintf("tag:t%d", i)
+				owners += fmt.Sprintf("%q: [],", tags[i])
+			}
+			err := s.do(b.Context(), func(t *tx) error {
+				for id, e := range t.nodes.all() {
+					next := *e
+					next.Tags = []string{tags[id%100]}
+					t.putNode(next, false)
+				}
+				return nil
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			count := 1000
+			if name == "addresses" {
+				count = 100
+			}
+			for i := 0; b.Loop(); i++ {
+				var rules strings.Builder
+				for n := range count {
+					fmt.Fprintf(&rules, rule, n%100, 1+(n+i)%60000)
+				}
+				a, err := s.SetPolicy(b.Context(), PolicyRequest{Text: fmt.Sprintf(`{"tagOwners": {%s}, "acls": [%s]}`, owners, &rules)})
+				if err != nil || len(a.Problems) > 0 {
+					b.Fatal(err, a.Problems)
+				}
+			}
+		})
+	}
+}
+
 // audience is the connected nodes of a server, who count what they hear.
 type audience struct {
 	s     *Server

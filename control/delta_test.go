@@ -23,7 +23,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	type step struct{ what, which, other, pause int }
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
 		return step{
-			rapid.IntRange(0, 21).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
+			rapid.IntRange(0, 22).Draw(rt, "what"), rapid.IntRange(0, 9).Draw(rt, "which"),
 			rapid.IntRange(0, 9).Draw(rt, "other"), rapid.IntRange(0, 8).Draw(rt, "pause"),
 		}
 	}), 1, 60)
@@ -154,6 +154,8 @@ func (l *life) step(what, which, other int) {
 		_, _ = w.SetDNS(ctx, someNames(other))
 	case what == 17:
 		_ = m.say(wire.NodeMessage{Logout: &wire.Logout{}})
+	case what == 22:
+		_, _ = w.SetPolicy(ctx, PolicyRequest{Text: fmt.Sprintf(`{"acls": [{"action": "accept", "src": ["*"], "dst": ["autogroup:member:%d", "100.64.0.%d:22"]}]}`, 1+which, other)})
 	}
 }
 

@@ -83,6 +83,9 @@ func (s *Server) CreateKey(ctx context.Context, r KeyRequest) (KeyInfo, wire.Tok
 			return err
 		}
 		tags, err := cleanTags(r.Tags)
+		if err == nil {
+			err = t.mayTag(r.User, tags)
+		}
 		if err != nil {
 			return err
 		}

@@ -34,6 +34,9 @@ func (s *Server) CreatePlain(ctx context.Context, r PlainRequest) (PlainAnswer, 
 			return err
 		}
 		tags, err := cleanTags(r.Tags)
+		if err == nil {
+			err = t.mayTag(r.User, tags)
+		}
 		if err != nil {
 			return err
 		}

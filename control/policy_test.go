@@ -10,6 +10,7 @@ import (
 	"weft"
 	"weft/control/store"
 	"weft/policy"
+	"weft/wire"
 )
 
 const fleetPolicy = `{
@@ -200,9 +201,43 @@ func TestAUserMayGiveTheTagsThatThePolicySays(t *testing.T) {
 			if err := may("ann", tag); (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
 				t.Errorf("%s: %v", tag, err)
 			}
+			_, _, err := w.CreateKey(context.Background(), KeyRequest{User: "ann", Tags: []string{tag}})
+			if (err == nil) != (words == "") {
+				t.Errorf("a key of hers with %s: %v", tag, err)
+			}
 			if err := may("", tag); err != nil {
 				t.Errorf("the administrator gives %s: %v", tag, err)
 			}
+		}
+	})
+}
+
+func TestThePolicyApprovesRoutesOfWhomItNames(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		laptop, web, db := fleet(w)
+		w.set(`{"tagOwners": {"tag:web": [], "tag:db": []}, "autoApprovers": {"routes": {"192.168.0.0/16": ["tag:web"]}, "exitNode": ["tag:db"]},
+			"acls": [{"action": "accept", "src": ["ann"], "dst": ["192.168.7.0/24:80"]}]}`, "")
+		offer := wire.Update{Routes: nets("192.168.7.0/24", "10.0.0.0/8", "0.0.0.0/0")}
+		web.update(offer)
+		db.update(offer)
+		settle()
+		for m, want := range map[*machine]string{web: "192.168.7.0/24", db: "0.0.0.0/0"} {
+			if got := laptop.peer(t, m).Routes; len(got) != 1 || got[0] != nets(want)[0] {
+				t.Errorf("behind node %d are %v", m.id(), got)
+			}
+		}
+		if rules := web.current().Rules; len(rules) != 1 || len(rules[0].To) != 1 || rules[0].To[0] != nets("192.168.7.0/24")[0] {
+			t.Errorf("the router lets in %+v", rules)
+		}
+		for _, m := range []*machine{laptop, web, db} {
+			if err := m.checkMap(); err != nil {
+				t.Error(err)
+			}
+		}
+		w.set("{}", "") // and what is approved stays so
+		settle()
+		if got := laptop.peer(t, web).Routes; len(got) != 1 {
+			t.Errorf("behind web are %v", got)
 		}
 	})
 }

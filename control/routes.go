@@ -36,6 +36,13 @@ func (t *tx) advertise(e *entry, said []netip.Prefix) (changed bool) {
 		return false
 	}
 	e.Advertised = list
+	// What the policy says now. An approval stays when the policy changes, as an administrator's does.
+	n := e.node()
+	for _, p := range list {
+		if !slices.Contains(e.Routes, p) && len(e.Routes) < weft.MaxRoutes && t.law.policy.Approves(n, p) {
+			e.Routes = weft.SortRoutes(append(slices.Clone(e.Routes), p))
+		}
+	}
 	return true
 }
 

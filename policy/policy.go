@@ -107,10 +107,13 @@ const DefaultWhy = "default: a user's own machines"
 // between calls and must not be changed.
 func (p *Policy) Rules(n weft.Node) []weft.Rule {
 	rules := []weft.Rule{}
+	j := judge{n, own(n), p.behind(n)}
+	var meant []weft.Rule
 	for _, l := range p.lines {
 		first := len(rules)
 		for _, t := range l.to {
-			for _, r := range p.meant(n, l, t) {
+			meant = p.meant(meant[:0], j, l, t)
+			for _, r := range meant {
 				// Ports of one line to one place are one rule.
 				i := slices.IndexFunc(rules[first:], func(o weft.Rule) bool {
 					return slices.Equal(o.From, r.From) && slices.Equal(o.To, r.To)
@@ -142,40 +145,46 @@ func union(have, more []weft.PortRange) []weft.PortRange {
 	return have
 }
 
-// meant is what a target of a line means for a node.
-func (p *Policy) meant(n weft.Node, l line, t target) []weft.Rule {
+// A judge is a node that is to let in or not, with its own addresses and the networks behind it.
+type judge struct {
+	weft.Node
+	own, behind []netip.Prefix
+}
+
+// meant adds what a target of a line means for a node.
+func (p *Policy) meant(dst []weft.Rule, n judge, l line, t target) []weft.Rule {
 	rule := weft.Rule{From: l.from, Ports: t.ports, Why: l.why}
 	switch t.kind {
 	case self, selfAndAll:
-		if len(n.Tags) > 0 || !l.covers(n) {
-			return nil
+		if len(n.Tags) > 0 || !l.covers(n.Node) {
+			return dst
 		}
 		rule.From = []weft.Source{weft.SourceUser(n.User)}
-		if behind := p.behind(n); t.kind == selfAndAll && len(behind) > 0 {
-			rule.To = slices.Concat(own(n), behind)
+		if t.kind == selfAndAll && len(n.behind) > 0 {
+			rule.To = slices.Concat(n.own, n.behind)
 		}
 	case everything:
-		if behind := p.behind(n); len(behind) > 0 {
-			rule.To = slices.Concat(own(n), behind)
+		if len(n.behind) > 0 {
+			rule.To = slices.Concat(n.own, n.behind)
 		}
 	case named:
-		if !includes(t.words, n) {
-			return nil
+		if !includes(t.words, n.Node) {
+			return dst
 		}
 	case placed:
-		if rule.To = p.places(n, t.addrs); len(rule.To) == 0 {
-			return nil
+		if rule.To = n.places(t.addrs); len(rule.To) == 0 {
+			return dst
 		}
 	case internet:
-		rule.To = p.beyond(n)
+		rule.To = p.beyond(n.Node)
 		if len(rule.To) == 0 {
-			return nil
+			return dst
 		}
 		// Who leaves by an exit node asks it for names, too.
 		dns := weft.Rule{From: l.from, Why: l.why, Ports: []weft.PortRange{{Proto: weft.ProtoUDP, First: 53, Last: 53}, {Proto: weft.ProtoTCP, First: 53, Last: 53}}}
-		return []weft.Rule{rule, dns}
+		return append(dst, rule, dns)
 	}
-	return []weft.Rule{rule}
+	return append(dst, rule)
 }
 
 func includes(words []weft.Source, n weft.Node) bool {
@@ -194,20 +203,23 @@ func (p *Policy) behind(n weft.Node) []netip.Prefix {
 }
 
 // places are those of the addresses that are a node's own or behind it.
-func (p *Policy) places(n weft.Node, addrs []netip.Prefix) (to []netip.Prefix) {
+func (n judge) places(addrs []netip.Prefix) (to []netip.Prefix) {
 	add := func(found netip.Prefix) {
 		if !slices.Contains(to, found) {
 			to = append(to, found)
 		}
 	}
-	behind := p.behind(n)
 	for _, a := range addrs {
-		for _, o := range own(n) {
-			if a.Contains(o.Addr()) {
+		for i, o := range n.own {
+			switch {
+			case !a.Contains(o.Addr()):
+			case to == nil:
+				to = n.own[i : i+1 : i+1]
+			default:
 				add(o)
 			}
 		}
-		for _, r := range behind {
+		for _, r := range n.behind {
 			if both, ok := common(a, r); ok {
 				add(both)
 			}
