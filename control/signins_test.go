@@ -202,7 +202,6 @@ func TestAnExpiredNodeIsBackWhenItsUserSignsInAgain(t *testing.T) {
 		if _, err := w.ExpireNode(ctx, "a", ExpireRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		a.signIn = nil
 		settle()
 		id := a.signInID()
 		if code, _ := a.lastError(); code != weft.CodeExpiredNode || a.gone() {
@@ -211,7 +210,9 @@ func TestAnExpiredNodeIsBackWhenItsUserSignsInAgain(t *testing.T) {
 		if err := w.Admit(ctx, id, person("2", "eve@example.org")); weft.CodeOf(err) != weft.CodeDenied {
 			t.Errorf("somebody else brings it back: %v", err)
 		}
+		a.mu.Lock()
 		a.has = false
+		a.mu.Unlock()
 		if err := w.Admit(ctx, id, person("1", "ana@example.org")); err != nil {
 			t.Fatal(err)
 		}
