@@ -14,11 +14,12 @@ import (
 )
 
 // overlaysDir holds a file for each overlay that is up, by interface, in a directory for each network namespace. The file is
-// locked by the daemon for as long as that lives: without a lock it was left behind by one that was killed.
+// locked by the daemon for as long as that lives: without a lock it was left behind by one that was killed. Who looks at all of
+// the files before it changes one locks the directory, which goes with the last of them.
 const overlaysDir = "/run/weft"
 
-// announcing is locked by who looks at all of the files before it changes one.
-const announcing = "lock"
+// announceTries is how often the directory may go with another's last file while it is waited for.
+const announceTries = 1000
 
 // An Announcement is an overlay that others know of until it is closed.
 type Announcement struct {
@@ -44,7 +45,16 @@ func namespaceDir(dir string) string {
 	return filepath.Join(dir, strings.NewReplacer(":", "", "[", "-", "]", "").Replace(ns))
 }
 
-func announceIn(dir string, o Overlay) (*Announcement, error) {
+func announceIn(dir string, o Overlay) (a *Announcement, err error) {
+	for range announceTries {
+		if a, err = tryAnnounce(dir, o); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return a, err
+}
+
+func tryAnnounce(dir string, o Overlay) (*Announcement, error) {
 	a := &Announcement{dir: dir}
 	unlock, err := a.lockDir()
 	if err != nil {
@@ -72,7 +82,7 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(a.dir, announcing), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.Open(a.dir)
 	if err != nil {
 		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
 	}
@@ -80,6 +90,14 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX) // held for as long as it takes to read some files
 		if !errors.Is(err, unix.EINTR) {
 			break
+		}
+	}
+	if err == nil { // the directory may have gone while it was waited for, and be another one
+		var locked, there fs.FileInfo
+		if locked, err = f.Stat(); err == nil {
+			if there, err = os.Stat(a.dir); err == nil && !os.SameFile(locked, there) {
+				err = fs.ErrNotExist
+			}
 		}
 	}
 	if err != nil {
@@ -136,10 +154,18 @@ func (a *Announcement) Close() {
 	a.drop()
 }
 
+// drop takes the file away, what killed daemons left, and the directory where that was all.
 func (a *Announcement) drop() {
 	_ = os.Remove(a.file.Name()) // while it is locked: nobody else's is at that path
 	a.file.Close()
 	a.file = nil
+	files, _ := filepath.Glob(filepath.Join(a.dir, "*.json"))
+	for _, path := range files {
+		if _, err := readHeld(path); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(path)
+		}
+	}
+	_ = os.Remove(a.dir) // which fails while another's file is in it
 }
 
 // overlaysIn reads what is announced. What nobody holds, or is being written, is left out.

@@ -2,6 +2,8 @@ package host
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -57,8 +59,8 @@ func TestNetworksOfOneMachineKnowOfEachOtherForAsLongAsTheyLive(t *testing.T) {
 		t.Error("one that is down is made known")
 	}
 	a.Close()
-	if names := namesIn(t, dir); names != announcing {
-		t.Errorf("left behind: %s", names)
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left behind: %s (%v)", namesIn(t, dir), err)
 	}
 }
 
@@ -101,6 +103,31 @@ func TestOfManyThatStartAtOnceWithTheSameAddressesOneIsLetIn(t *testing.T) {
 	}
 }
 
+func TestTheDirectoryMayGoWhileOthersComeAndStay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			o := testOverlay(fmt.Sprint("weft", i), fmt.Sprintf("10.%d.0.0/16", i))
+			for range 50 {
+				a, err := announceIn(dir, o)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := a.Update(o); err != nil {
+					t.Error(err)
+				}
+				a.Close()
+			}
+		})
+	}
+	all.Wait()
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left behind: %s (%v)", namesIn(t, dir), err)
+	}
+}
+
 func TestWhatAKilledDaemonAnnouncedIsNobodys(t *testing.T) {
 	dir := t.TempDir()
 	killed, err := announceIn(dir, testOverlay("weft0", "100.64.0.0/10"))
@@ -112,8 +139,16 @@ func TestWhatAKilledDaemonAnnouncedIsNobodys(t *testing.T) {
 		t.Errorf("it is still there: %v", got)
 	}
 	announce(t, dir, testOverlay("weft1", "100.64.0.0/10"))
+	left, err := announceIn(dir, testOverlay("weft2", "10.3.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.file.Close()
 	again := announce(t, dir, testOverlay("weft0", "10.1.0.0/16"))
 	again.Close()
+	if names := namesIn(t, dir); names != "weft1.json" {
+		t.Errorf("besides what is up there are %s", names)
+	}
 	for _, text := range []string{"", "{", `{"ranges":["x"]}`} { // damaged, and held by somebody
 		f, err := os.Create(filepath.Join(dir, "odd.json"))
 		if err != nil {
