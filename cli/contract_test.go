@@ -300,7 +300,9 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		{"explain ann", "weft explain", ExitOK},
 		{"explain ann bob", "weft explain A B", ExitOK},
 		{"explain ann bob tcp:22", "weft explain A B", ExitOK},
-		{"explain bob ann tcp:22", "", ExitFailed}, // for ann to say
+		{"explain bob ann tcp:22", "", ExitFailed},         // for ann to say
+		{"explain bob tcp:22", "weft explain A B", ExitOK}, // from itself
+		{"explain ann tcp:22", "", ExitFailed},
 		{"explain cid bob", "", ExitFailed},
 		{"paths ann", "weft paths", ExitOK},
 		{"metrics", "weft metrics", ExitOK},

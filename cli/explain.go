@@ -15,19 +15,19 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain PEER | A B [PROTO:PORT]",
+		Use:   "explain PEER | [A] B [PROTO:PORT]",
 		Short: "Say how a peer is reached and why so, or whether a rule lets A reach B",
 		Long: `Say how a peer is reached and why so: what the NATs of both sides do, what was tried to reach it directly,
 how that ended, and what would help. PEER is a name or an overlay address. Exit code 0 when the peer is reached,
 1 when it is not or there is none of that name.
 
-With two names or addresses: say which rules of the policy let A begin something towards B, or towards B at PROTO:PORT
+With two names or addresses, or one and PROTO:PORT (A is this node then): say which rules of the policy let A begin something towards B, or towards B at PROTO:PORT
 (tcp:22, udp:53, icmp), and what of A's was refused. The node that lets in decides: B is this node, or something behind it.
 Exit code 0 when it is allowed, 1 when it is not or is not decided here.`,
 		Args: args(1, 3),
 		RunE: func(c *cobra.Command, list []string) error {
 			if len(list) > 1 {
-				return a.explainAccess(c, append(list, "")[:3])
+				return a.explainAccess(c, asked(list))
 			}
 			e, err := a.client().Explain(c.Context(), list[0])
 			if err != nil {
@@ -164,6 +164,17 @@ func (a *app) explainAccess(c *cobra.Command, list []string) error {
 		err = errQuiet
 	}
 	return err
+}
+
+// asked is who is asked about, whom, and what: of two words the second may be what, and the first is then reached from here ("").
+func asked(list []string) []string {
+	if len(list) == 2 {
+		if _, err := weft.ParsePortRange(list[1]); err == nil {
+			return []string{"", list[0], list[1]}
+		}
+		return []string{list[0], list[1], ""}
+	}
+	return list
 }
 
 // checkAsked reads what somebody asks about: nothing, or one protocol and port.

@@ -50,6 +50,7 @@ func TestWhatMakesNoSenseIsSaidWithoutAskingAnybody(t *testing.T) {
 		{"explain a b ssh", "no protocol"},
 		{"explain a b tcp:x", "no port"},
 		{"explain a b tcp", "tcp:22"},
+		{"explain a tcp", "tcp:22"},
 		{"explain a b tcp:1-2", "tcp:22"},
 		{"paths", "weft paths PEER"},
 		{"paths a b", "one word too many"},

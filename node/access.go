@@ -15,7 +15,8 @@ import (
 // refusedLately is how long ago somebody was refused for the status to say so.
 const refusedLately = 10 * time.Minute
 
-// Access says whether one machine may begin something towards another, by the rules that this node enforces. What is a protocol
+// Access says whether one machine may begin something towards another, by the rules that this node enforces. From may be "": this
+// node. What is a protocol
 // and a port, or nothing: then it lists what there is.
 func (d *Daemon) Access(ctx context.Context, from, to, what string) (doc weft.Access, err error) {
 	var ports *weft.PortRange
@@ -51,7 +52,7 @@ func (me *mesh) party(what string) (n weft.Node, addr netip.Addr, err error) {
 	addr, _ = netip.ParseAddr(what)
 	addr = addr.Unmap()
 	name := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(what), "."), "."+me.netmap.Domain)
-	if name == self.Name || slices.Contains(self.Addrs, addr) {
+	if what == "" || name == self.Name || slices.Contains(self.Addrs, addr) {
 		return self, addr, nil
 	}
 	if n, ok := me.netmap.Find(what); ok {

@@ -60,6 +60,7 @@ func TestAccessIsWhatTheRulesSayOfWhoIsJudgedHere(t *testing.T) {
 		{"laptop", "phone", "tcp:22", false, ""},
 		{"web", "phone", "tcp:22", true, ""},
 		{"web", "web", "tcp:22", true, ""},
+		{"", "phone", "tcp:22", true, ""},
 	} {
 		var ports *weft.PortRange
 		if c.what != "" {
