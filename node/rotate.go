@@ -13,6 +13,9 @@ func (d *Daemon) Rotate(ctx context.Context) error {
 		switch _, served := d.session.(*session); {
 		case !d.state.Identity().Joined():
 			return &weft.Error{Code: weft.CodeBadRequest, Message: "this machine belongs to no network: there is no key to rotate"}
+		case d.state.Identity().Network.Name != "":
+			return &weft.Error{Code: weft.CodeBadRequest,
+				Message: "in a network of two words a machine has its key for as long as it is a member: `weft logout`, and `weft node --secret` again, make a new one"}
 		case !served || !d.session.serverStatus().Connected:
 			return &weft.Error{Code: weft.CodeUnavailable,
 				Message: "the key is as it was, since there is no connection to the server, and peers hear of a new one from there: `weft status` says why"}

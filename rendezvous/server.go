@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -166,14 +167,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug("no stream", "remote", r.RemoteAddr, "error", err)
 		return
 	}
+	s.serve(conn, r.RemoteAddr, known)
+}
+
+// serve serves a stream to its end; proved is called when it is a member's.
+func (s *Server) serve(conn net.Conn, remote string, proved func()) {
 	defer conn.Close()
-	c := &session{s: s, conn: conn, log: s.log.With("remote", r.RemoteAddr), pending: map[key.NodePublic][]byte{}, wake: make(chan struct{}, 1)}
+	c := &session{s: s, conn: conn, log: s.log.With("remote", remote), pending: map[key.NodePublic][]byte{}, wake: make(chan struct{}, 1)}
 	s.mu.Lock()
 	closed := s.closed
 	s.sessions[c] = struct{}{}
 	s.mu.Unlock()
 	if !closed {
-		err = c.serve(known)
+		err := c.serve(proved)
 		c.log.Debug("stream ended", "error", err)
 	}
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -64,8 +65,8 @@ func ParseWords(s string) (Words, error) {
 // String hides the secret.
 func (w Words) String() string { return w.Name + ":[redacted]" }
 
-// GoString hides the secret under %#v.
-func (w Words) GoString() string { return w.String() }
+// Format hides the secret under every verb.
+func (w Words) Format(f fmt.State, _ rune) { io.WriteString(f, w.String()) }
 
 // LogValue keeps the secret out of logs.
 func (w Words) LogValue() slog.Value { return slog.StringValue(w.String()) }

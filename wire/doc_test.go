@@ -48,6 +48,8 @@ func TestTheDocumentShowsWhatIsSaid(t *testing.T) {
 	shown := examples(t)
 	check(t, shown, ParseNodeMessage)
 	check(t, shown, ParseServerMessage)
+	check(t, shown, ParseMemberMessage)
+	check(t, shown, ParseRendezvousMessage)
 	for name := range shown {
 		t.Errorf("%q is said by nobody", name)
 	}
@@ -75,6 +77,9 @@ func TestTheDocumentShowsWhatIsSaid(t *testing.T) {
 	}
 	look(reflect.TypeFor[NodeMessage]())
 	look(reflect.TypeFor[ServerMessage]())
+	look(reflect.TypeFor[MemberMessage]())
+	look(reflect.TypeFor[RendezvousMessage]())
+	look(reflect.TypeFor[Record]())
 	if !seen[reflect.TypeFor[weft.Candidate]()] {
 		t.Error("this test does not look at everything")
 	}
@@ -140,6 +145,10 @@ func TestTheDocumentKnowsTheKindsAndLengths(t *testing.T) {
 		"| Attempt | 60, and 2 each: at most 188 |", fmt.Sprintf("(at most %d)", MaxAttemptPorts),
 		"| Links | 48, and 8 each: at most 176 |", "| Uplinks | 48, and 4 each: at most 176 |", "| Portal | 76 |", fmt.Sprintf("(at most %d)", MaxLinks),
 		fmt.Sprintf("| Data | %d,", DataPrefix), fmt.Sprintf("| stream Data | %d,", StreamDataPrefix),
+		"`" + RendezvousPath + "`", "`" + RendezvousProto + "`", strconv.Quote(strings.TrimSuffix(enterContext, "\x00")) + " 00`",
+		strconv.Quote(strings.TrimSuffix(recordContext, "\x00")) + " 00`", strconv.Quote(strings.TrimSuffix(nameContext, "\x00")) + " 00`",
+		fmt.Sprintf("at most %d KiB sealed", MaxSealed>>10), fmt.Sprintf("%d KiB of a member", MaxMemberMessage>>10),
+		fmt.Sprintf("%d MiB of the rendezvous", MaxRendezvousMessage>>20),
 		"at most " + strconv.Itoa(maxWord) + " bytes without control characters",
 	}
 	for _, row := range rows {
