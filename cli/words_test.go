@@ -100,6 +100,37 @@ func TestTwoWordsAreANetwork(t *testing.T) {
 			t.Errorf("it sees %v", peers)
 		}
 	})
+	t.Run("of two that want one address at once, one has it and the other says so", func(t *testing.T) {
+		pair := map[string]*testNode{"eve": newNode(t), "fay": newNode(t)}
+		for name, n := range pair {
+			n.meets(s, words, "--name", name, "--address", "10.0.0.77/16")
+		}
+		ended := func() (names []string) {
+			for name, n := range pair {
+				if n.running() != nil {
+					names = append(names, name)
+				}
+			}
+			return names
+		}
+		wait(t, "one of them to end", func() error {
+			if len(ended()) == 0 {
+				return errors.New("none has")
+			}
+			return nil
+		})
+		loser := ended()[0]
+		winner := map[string]string{"eve": "fay", "fay": "eve"}[loser]
+		pair[winner].says("weft is up: " + winner + ".weft.internal (10.0.0.77")
+		if r := pair[loser].end(); r.code != ExitFailed || !strings.Contains(r.err, "taken by "+winner) {
+			t.Errorf("%s ended with %d: %s", loser, r.code, r.err)
+		}
+		ann.reaches(winner)
+		if r := pair[winner].run("rotate"); r.code != ExitFailed || !strings.Contains(r.err, "network of two words") {
+			t.Errorf("rotate: %+v", r)
+		}
+		pair[winner].stop()
+	})
 	t.Run("a token does not mix with it", func(t *testing.T) {
 		other := newServer(t)
 		fails(t, bob.run("up", other.first), ExitFailed, "already belongs to the network")
