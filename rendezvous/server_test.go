@@ -481,6 +481,7 @@ func TestStrangersTakeNoMoreThanTheirBounds(t *testing.T) {
 			if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {
 				t.Errorf("24,000 bytes at 1,000 a second, after 8,000 at once, took %v", took)
 			}
+			synctest.Wait()
 			for _, g := range late {
 				if g.heard != 1 || g.ended {
 					t.Error("beats are not answered while records wait")
