@@ -74,7 +74,8 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	if ok {
 		l, i = s.sender(s.ledger.msg(seq), seq, f, p)
 	} else if l = s.lane(PathID(p.ID)); l != nil {
-		if i, ok = l.find(seq); !ok {
+		// Of copies nothing is learnt that way: what went by both paths counted when the first of it came.
+		if i, ok = l.find(seq); !ok || l.health.state != Silent && l.health.doubted == 0 && l.flights.at(i).state != lost {
 			return
 		}
 	}
