@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -402,5 +403,31 @@ func TestAPortalIsNobodysUnlessBothEndsSaySo(t *testing.T) {
 	state(false)
 	if out := p.run(p.home, "nft", "list", "ruleset"); strings.Contains(out, "weft-portal") {
 		t.Errorf("what is closed leaves\n%s", out)
+	}
+}
+
+// udhcpcScript has busybox's DHCP client set what it is told.
+const udhcpcScript = `#!/bin/sh
+if [ "$1" = bound ]; then ip addr replace $ip/$mask dev $interface && ip route replace default via $router dev $interface; fi
+`
+
+func TestClientsOfAPortalAreToldTheirAddressByDHCP(t *testing.T) {
+	if out, err := exec.Command("busybox", "--list").Output(); err != nil || !strings.Contains(string(out), "udhcpc\n") {
+		t.Skip("needs busybox with udhcpc, a DHCP client of somebody else's")
+	}
+	p := newPortalWorld(t)
+	script := filepath.Join(p.fleet.Dir, "udhcpc.sh")
+	if err := os.WriteFile(script, []byte(udhcpcScript), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.echoes(p.stranger, 80)
+	for _, share := range [][]string{nil, {"--share", "192.168.77.1/24"}} {
+		p.open(nil, append([]string{"--dhcp"}, share...))
+		p.run(p.client, "ip", "addr", "flush", "dev", "lan0")
+		p.run(p.client, "busybox", "udhcpc", "-i", "lan0", "-n", "-q", "-f", "-t", "5", "-T", "2", "-s", script)
+		p.hears(p.client, p.stranger.Addr(), 80, "stranger "+p.vps.Addr().String())
+		if s, err := p.local.PortalStatus(p.ctx); err != nil || len(s.Leases) != 1 || s.Leases[0].Addr != p.vps.Addr() && share == nil {
+			t.Errorf("it says %+v (%v)", s, err)
+		}
 	}
 }
