@@ -35,12 +35,20 @@ func routerTable(name string) string { return nftPrefix + name }
 func SetRouter(r Router) error {
 	four, six := r.has(true), r.has(false)
 	guard4, guard6 := four && weftForwards(true), six && weftForwards(false)
-	err := replaceTable(routerTable(r.Interface), func(t *nftTable) { r.build(t, guard4, guard6) })
+	table := routerTable(r.Interface)
+	ours := func(t string) bool { return t == table }
+	was4, was6 := guarded(true, ours), guarded(false, ours)
+	err := replaceTable(table, func(t *nftTable) { r.build(t, guard4, guard6) })
 	if err == nil && four {
 		err = switchForwarding(true)
 	}
 	if err == nil && six {
 		err = switchForwarding(false)
+	}
+	for v4, was := range map[bool]bool{true: was4 && !guard4, false: was6 && !guard6} { // networks of a family that are no more
+		if err == nil && was && !guarded(v4, func(string) bool { return true }) {
+			err = os.WriteFile(forwardSwitch(v4), []byte("0"), 0)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("pass packets on between %s and the networks behind this machine: %w", r.Interface, err)

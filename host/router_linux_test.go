@@ -116,6 +116,13 @@ func TestARouterPassesOnWhatIsForItsNetworksAndNothingElse(t *testing.T) {
 	to4.passes = false // private: not the internet's
 	crossings(t, "an exit", &mark, append([]crossing{to4, to6}, never[2:4]...))
 
+	router.Networks = prefixes("2001:db8:142::/64")
+	if err := SetRouter(router); err != nil {
+		t.Fatal(err)
+	}
+	if got := sysctl(t, "net/ipv4/ip_forward") + sysctl(t, "net/ipv6/conf/all/forwarding"); got != "01" {
+		t.Errorf("forwarding of IPv4 and IPv6 is %s with a network of IPv6 alone, want 01", got)
+	}
 	if err := StopRouter("weft0"); err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func (f *Flows) note(now time.Duration, p *Policy, who weft.NodeID, own bool, k 
 		switch {
 		case through != nil && !through.ours:
 			who = through.account.party.id
-		case k.kind == answers || !within(p.enter, k.src.netip()):
+		case !within(p.enter, k.src.netip()): // an answer may be to what came in by another router of the network
 			return Entering
 		}
 	}

@@ -305,7 +305,7 @@ func (o *oracle) send(now time.Duration, p packet) answer {
 	}
 	if !own {
 		t, through := o.find(now, p.reversed())
-		entering := slices.ContainsFunc(o.config.Enter, func(x netip.Prefix) bool { return x.Contains(p.src) }) && !p.onlyAnswers()
+		entering := slices.ContainsFunc(o.config.Enter, func(x netip.Prefix) bool { return x.Contains(p.src) })
 		switch {
 		case through == either:
 			return either
