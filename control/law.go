@@ -109,7 +109,11 @@ func (t *tx) ruleAnew(found *entry) {
 func (t *tx) enact(l *law) {
 	t.law = l
 	for _, e := range t.nodes.all() {
-		t.ruleAnew(e)
+		if n := *e; t.approveRoutes(&n) {
+			t.putNode(n, true)
+		} else {
+			t.ruleAnew(e)
+		}
 	}
 }
 

@@ -36,14 +36,19 @@ func (t *tx) advertise(e *entry, said []netip.Prefix) (changed bool) {
 		return false
 	}
 	e.Advertised = list
-	// What the policy says now. An approval stays when the policy changes, as an administrator's does.
-	n := e.node()
-	for _, p := range list {
-		if !slices.Contains(e.Routes, p) && len(e.Routes) < weft.MaxRoutes && t.law.policy.Approves(n, p) {
-			e.Routes = weft.SortRoutes(append(slices.Clone(e.Routes), p))
+	t.approveRoutes(e)
+	return true
+}
+
+// approveRoutes approves what a node offers and the policy lets it have without an administrator, and reports whether there is such
+// a network that was not approved yet. An approval stays when the policy changes, as an administrator's does.
+func (t *tx) approveRoutes(e *entry) (changed bool) {
+	for _, p := range e.Advertised {
+		if !slices.Contains(e.Routes, p) && len(e.Routes) < weft.MaxRoutes && t.law.policy.Approves(e.node(), p) {
+			e.Routes, changed = weft.SortRoutes(append(slices.Clone(e.Routes), p)), true
 		}
 	}
-	return true
+	return changed
 }
 
 // checkRoute refuses what would take the overlay's own addresses away from it, besides what is no network.

@@ -74,3 +74,28 @@ func TestARouteThatTakesTheOverlaysAddressesIsRefused(t *testing.T) {
 		}
 	})
 }
+
+func TestThePolicyApprovesNetworksOfWhomItNames(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.join(KeyRequest{Tags: []string{"router"}}, "a"), w.join(KeyRequest{}, "b")
+		a.update(wire.Update{Routes: nets("192.168.142.0/24", "10.9.0.0/16")})
+		settle()
+		if got := b.peer(t, a).Routes; len(got) != 0 {
+			t.Errorf("before there is a policy a speaks for %v", got)
+		}
+		w.set(`{"tagOwners": {"tag:router": []}, "autoApprovers": {"routes": {"192.168.0.0/16": ["tag:router"]}}}`, "")
+		settle()
+		if got := b.peer(t, a).Routes; !slices.Equal(got, nets("192.168.142.0/24")) {
+			t.Errorf("with a policy that approves 192.168.0.0/16, a speaks for %v", got)
+		}
+		a.update(wire.Update{Routes: nets("192.168.142.0/24", "192.168.7.0/24", "10.9.0.0/16")})
+		b.update(wire.Update{Routes: nets("192.168.8.0/24")})
+		settle()
+		if got := b.peer(t, a).Routes; !slices.Equal(got, nets("192.168.7.0/24", "192.168.142.0/24")) {
+			t.Errorf("when it offers more, a speaks for %v", got)
+		}
+		if got := a.peer(t, b).Routes; len(got) != 0 {
+			t.Errorf("b, whom the policy does not name, speaks for %v", got)
+		}
+	})
+}
