@@ -30,6 +30,8 @@ type Status struct {
 	Self    SelfStatus   `json:"self"`
 	Server  ServerStatus `json:"server"`
 	Peers   []PeerStatus `json:"peers"`
+	// Routes are the networks behind other nodes that this one reaches, and through whom.
+	Routes []RouteStatus `json:"routes,omitempty"`
 	// Problems are sentences for the person in charge, worst first; empty when all is well.
 	Problems []string `json:"problems"`
 	// Notes are sentences about what is as it should be, and may surprise.
@@ -43,6 +45,14 @@ type SignInStatus struct {
 	URL   string    `json:"url"`
 	Code  string    `json:"code"`
 	Until time.Time `json:"until"`
+}
+
+// RouteStatus is a network behind other nodes.
+type RouteStatus struct {
+	Route  netip.Prefix `json:"route"`            // 0.0.0.0/0 and ::/0: everything, through the exit node
+	By     string       `json:"by"`               // the node that packets to it go to
+	Beside []string     `json:"beside,omitempty"` // others that speak for it, and would take over
+	Note   string       `json:"note,omitempty"`   // a sentence, where something is not as it seems
 }
 
 // SelfStatus is this node.
@@ -65,6 +75,10 @@ type SelfStatus struct {
 	// Refused counts the packets that the policy stopped, by reason.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 	Expires time.Time         `json:"expires,omitzero"`
+	// Advertised are the networks that this node offers to speak for, Routes those that it does: they are approved, too.
+	Advertised []netip.Prefix `json:"advertised,omitempty"`
+	Routes     []netip.Prefix `json:"routes,omitempty"`
+	ExitNode   string         `json:"exit_node,omitempty"` // through which this machine leaves
 }
 
 // OffloadStatus is what the system does in super-packets of many segments. What is missing is done one by one, and slower.

@@ -39,7 +39,9 @@ func documents() map[string]any {
 				Links:  []weft.LinkStatus{{ID: 2, Interface: "eth1", Port: 41641, NAT: nat}},
 				Relays: []weft.RelayStatus{{ID: 1, Name: "home", UDP: true, Stream: true, Addr: endpoint, RTTms: 1.5, Error: "e"}},
 				DNS:    "resolved", MTU: 1280, Offload: weft.OffloadStatus{InterfaceTCP: true, InterfaceUDP: true, Send: true, Receive: true}, Expires: at,
-				Refused: map[string]uint64{"no_rule": 3},
+				Refused:    map[string]uint64{"no_rule": 3},
+				Advertised: []netip.Prefix{netip.MustParsePrefix("192.168.142.0/24")}, Routes: []netip.Prefix{netip.MustParsePrefix("192.168.142.0/24")},
+				ExitNode: "gate",
 			},
 			Server: weft.ServerStatus{
 				URL: "https://weft.example", Connected: true, Since: at, Transport: "upgrade", Error: "e", MapAge: 2.5,
@@ -51,6 +53,7 @@ func documents() map[string]any {
 				RxBytes: 1, TxBytes: 2, Refused: refusal, LastHandshake: at, LastSeen: at, DirectAfterMS: 350.5, Reason: "r",
 				Switches: []weft.PathSwitch{{At: at, From: "relay-udp #1", To: "direct 192.0.2.9:41641", Reason: "r"}},
 			}},
+			Routes:   []weft.RouteStatus{{Route: netip.MustParsePrefix("192.168.142.0/24"), By: "hq", Beside: []string{"hq2"}, Note: "n"}},
 			Problems: []string{"p"}, Notes: []string{"n"},
 			SignIn: weft.SignInStatus{URL: "https://weft.example/signin/AB3C", Code: "K7QX-2MNP", Until: at},
 		},

@@ -120,6 +120,9 @@ func printStatus(w io.Writer, s weft.Status, now time.Time) error {
 			return err
 		}
 	}
+	if err := printRoutes(w, s); err != nil {
+		return err
+	}
 	for i, n := range s.Notes {
 		if i == 0 {
 			fmt.Fprintln(w)

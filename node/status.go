@@ -97,6 +97,7 @@ func (me *mesh) status(now time.Time, s *weft.Status) {
 	}
 	me.refusals(now, s)
 	s.Self.Refused = me.engine.Refused()
+	me.routeStatus(s)
 	about := make([]string, 0, len(me.problems))
 	for k := range me.problems {
 		about = append(about, k)

@@ -1,0 +1,292 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weft/lab/netns"
+)
+
+// Networks behind routers, and machines that leave through another: the real thing, with the kernel's forwarding and nftables.
+
+// lan puts a host that is on no other network behind routers: it is the .10 of a network of which they are .1, .2 ..., and its
+// way out is the first. The network is the 142nd of 192.168 in IPv4 for the third number 142.
+func (w *world) lan(name string, third int, routers ...*netns.Host) *netns.Host {
+	w.t.Helper()
+	h := w.must(w.net.AddHost(name))
+	w.run(h, "ip", "link", "set", "eth0", "down")
+	w.run(h, "ip", "link", "add", "net", "type", "bridge", "forward_delay", "0")
+	w.run(h, "ip", "link", "set", "net", "up")
+	w.run(h, "ip", "addr", "add", fmt.Sprintf("192.168.%d.10/24", third), "dev", "net")
+	w.run(h, "ip", "addr", "add", fmt.Sprintf("2001:db8:%d::10/64", third), "dev", "net", "nodad")
+	for i, r := range routers {
+		link := fmt.Sprintf("net%d", third)
+		port := fmt.Sprintf("port%d", i)
+		w.run(h, "ip", "link", "add", port, "type", "veth", "peer", "name", link, "netns", r.Namespace())
+		w.run(h, "ip", "link", "set", port, "master", "net", "up")
+		w.run(r, "ip", "link", "set", link, "up")
+		w.run(r, "ip", "addr", "add", fmt.Sprintf("192.168.%d.%d/24", third, i+1), "dev", link)
+		w.run(r, "ip", "addr", "add", fmt.Sprintf("2001:db8:%d::%d/64", third, i+1), "dev", link, "nodad")
+	}
+	w.run(h, "ip", "route", "add", "default", "via", fmt.Sprintf("192.168.%d.1", third))
+	w.run(h, "ip", "-6", "route", "add", "default", "via", fmt.Sprintf("2001:db8:%d::1", third))
+	return h
+}
+
+// A mirror tells whoever asks from which address the question came.
+type mirror struct {
+	mu   sync.Mutex
+	from map[string]bool
+}
+
+// mirrors has a host tell, at an address of its own, who asks.
+func (w *world) mirrors(h *netns.Host, addr netip.Addr) *mirror {
+	w.t.Helper()
+	l, err := h.Listen(netip.AddrPortFrom(addr, 80))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m := &mirror{from: map[string]bool{}}
+	srv := &http.Server{Handler: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		m.mu.Lock()
+		m.from[host] = true
+		m.mu.Unlock()
+		io.WriteString(out, host)
+	})}
+	go srv.Serve(l)
+	w.t.Cleanup(func() { srv.Close() })
+	return m
+}
+
+// ask asks a mirror from a host how it is seen.
+func (w *world) ask(h *netns.Host, addr netip.Addr, within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(w.ctx, within)
+	defer cancel()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(addr, 80).String()+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// seenAs waits until a mirror sees a host as it should.
+func (w *world) seenAs(what string, h *netns.Host, addr netip.Addr, want string) {
+	w.t.Helper()
+	w.waits(what, func() error {
+		got, err := w.ask(h, addr, 2*time.Second)
+		if err == nil && got != want {
+			err = fmt.Errorf("it is seen as %s, want %s", got, want)
+		}
+		return err
+	})
+}
+
+// unreachable fails when a mirror can be asked.
+func (w *world) unreachable(what string, h *netns.Host, addr netip.Addr) {
+	w.t.Helper()
+	if got, err := w.ask(h, addr, 700*time.Millisecond); err == nil {
+		w.t.Errorf("%s: %s answered (it saw %s), want nothing", what, addr, got)
+	}
+}
+
+// set has a node change settings.
+func (w *world) set(n *Node, list ...string) {
+	w.t.Helper()
+	w.run(n.Host, w.fleet.Binary, append([]string{"--socket", n.Socket, "set"}, list...)...)
+}
+
+func (w *world) approve(node string, routes ...string) {
+	w.t.Helper()
+	if _, err := w.server.Admin(w.ctx, append([]string{"route", "approve", node}, routes...)...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// overlay is a node's own address of the overlay.
+func (w *world) overlay(n *Node, six int) netip.Addr { return w.up(n).Self.Addrs[six] }
+
+// TestRoadWarriorsReachTheOfficeAndTheOfficeOnlyAnswers is the source document's third topology: a machine somewhere, and the
+// network of an office behind a router.
+func TestRoadWarriorsReachTheOfficeAndTheOfficeOnlyAnswers(t *testing.T) {
+	w := newWorld(t)
+	hqHost := w.must(w.net.AddHost("hq"))
+	w.run(hqHost, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+	printer := w.lan("printer", 142, hqHost)
+	_, roadHost := w.home("road", netns.PortRestrictedCone)
+	hq, road := w.node(hqHost), w.node(roadHost)
+	w.up(hq)
+	road4, road6 := w.overlay(road, 0), w.overlay(road, 1)
+	four, six := netip.MustParseAddr("192.168.142.10"), netip.MustParseAddr("2001:db8:142::10")
+	w.mirrors(printer, four)
+	w.mirrors(printer, six)
+	w.mirrors(roadHost, road4)
+
+	w.set(hq, "advertise-routes=192.168.142.0/24,2001:db8:142::/64")
+	w.waits("the server to hear of the networks", func() error {
+		out, err := w.server.Admin(w.ctx, "route", "list")
+		if err == nil && !strings.Contains(out, "waits for approval") {
+			err = fmt.Errorf("it lists %q", out)
+		}
+		return err
+	})
+	w.unreachable("nobody has approved it", roadHost, four)
+	w.approve("hq", "192.168.142.0/24", "2001:db8:142::/64")
+	w.seenAs("the office to be reached", roadHost, four, "192.168.142.1")
+	w.seenAs("the office to be reached by IPv6", roadHost, six, "2001:db8:142::1")
+
+	w.set(hq, "snat=off")
+	w.seenAs("the office to see who asks", roadHost, four, road4.String())
+	w.seenAs("the office to see who asks by IPv6", roadHost, six, road6.String())
+	w.unreachable("the office may not begin", printer, road4)
+	w.set(hq, "site-to-site=on")
+	w.seenAs("the office to begin", printer, road4, "192.168.142.10")
+	w.set(road, "accept-routes=off")
+	w.unreachable("routes are not accepted", roadHost, four)
+	w.unreachable("what is not accepted is not let in", printer, road4)
+	w.set(road, "accept-routes=on")
+
+	// Killed, it leaves what the next start puts right; taken down, it leaves nothing.
+	if err := hq.Process.Kill(); err != nil {
+		t.Log(err)
+	}
+	if err := hq.Start(w.ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.up(hq)
+	w.seenAs("the office to be reached again", roadHost, four, road4.String())
+	if _, err := w.server.Admin(w.ctx, "route", "withdraw", "hq", "192.168.142.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	w.waits("the network to be gone", func() error {
+		if got, err := w.ask(roadHost, four, 300*time.Millisecond); err == nil {
+			return fmt.Errorf("it saw %s", got)
+		}
+		return nil
+	})
+	w.run(hqHost, w.fleet.Binary, "--socket", hq.Socket, "down")
+	w.clean(hqHost)
+	if out := strings.Fields(w.run(hqHost, "cat", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")); out[0] != "0" || out[1] != "0" {
+		w.t.Errorf("%s still forwards: %q", hqHost.Name, out)
+	}
+}
+
+// clean fails where weft has left rules or routes in a host.
+func (w *world) clean(h *netns.Host) {
+	w.t.Helper()
+	if out := w.run(h, "nft", "list", "tables"); strings.Contains(out, "weft") {
+		w.t.Errorf("%s still has tables of nftables: %s", h.Name, out)
+	}
+	for _, family := range []string{"-4", "-6"} {
+		if out := w.run(h, "ip", family, "rule", "list"); strings.Contains(out, "5190") {
+			w.t.Errorf("%s still has rules: %s", h.Name, out)
+		}
+	}
+}
+
+// TestOfTwoRoutersOfANetworkTheOtherTakesOver has a connection without SNAT go on through the other router.
+func TestOfTwoRoutersOfANetworkTheOtherTakesOver(t *testing.T) {
+	w := newWorld(t)
+	oneHost, twoHost := w.must(w.net.AddHost("one")), w.must(w.net.AddHost("two"))
+	printer := w.lan("printer", 142, twoHost, oneHost) // its answers go by two all the time
+	_, roadHost := w.home("road", netns.PortRestrictedCone)
+	one := w.node(oneHost)
+	w.up(one) // the first by number is the first to carry
+	two, road := w.node(twoHost), w.node(roadHost)
+	for _, n := range []*Node{one, two} {
+		w.up(n)
+		w.set(n, "advertise-routes=192.168.142.0/24", "snat=off", "site-to-site=on")
+		w.approve(n.Name, "192.168.142.0/24")
+	}
+	addr := netip.MustParseAddr("192.168.142.10")
+	w.mirrors(printer, addr)
+	w.seenAs("the network to be reached", roadHost, addr, w.overlay(road, 0).String())
+	w.waits("the first router to carry it", func() error { return w.carriedBy(road, "192.168.142.0/24", "one") })
+	talk := w.converse(roadHost, printer, addr)
+	talk.goesOn(t, 50)
+	// It falls silent without a word, as a machine does whose power fails.
+	if err := oneHost.SetUp(false); err != nil {
+		t.Fatal(err)
+	}
+	silence := talk.goesOn(t, 200)
+	t.Logf("the first router fell silent: the longest silence was %v", silence)
+	if silence > 3*time.Second {
+		t.Errorf("the connection was silent for %v, want 3 s at most", silence)
+	}
+	if err := w.carriedBy(road, "192.168.142.0/24", "two"); err != nil {
+		t.Error(err)
+	}
+	if err := oneHost.SetUp(true); err != nil {
+		t.Fatal(err)
+	}
+	w.waits("the first router to carry it again", func() error { return w.carriedBy(road, "192.168.142.0/24", "one") })
+	if silence := talk.goesOn(t, 100); silence > 3*time.Second {
+		t.Errorf("on the way back the connection was silent for %v", silence)
+	}
+}
+
+// carriedBy tells whether a node says that a network is carried by a router.
+func (w *world) carriedBy(n *Node, route, router string) error {
+	s, err := n.Status(w.ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range s.Routes {
+		if r.Route.String() == route && r.By == router {
+			return nil
+		}
+	}
+	return fmt.Errorf("its routes are %+v", s.Routes)
+}
+
+// TestSitesReachEachOther is the source document's first two topologies: networks of offices that reach each other, hosts without weft, by
+// their own addresses; a third office joins and is reached from both.
+func TestSitesReachEachOther(t *testing.T) {
+	w := newWorld(t)
+	type site struct {
+		router *Node
+		host   *netns.Host
+		four   netip.Addr
+		six    netip.Addr
+	}
+	var sites []site
+	for i, third := range []int{142, 143, 144} {
+		_, h := w.home(fmt.Sprintf("office%d", i), netns.PortRestrictedCone)
+		s := site{host: w.lan(fmt.Sprintf("desk%d", i), third, h)}
+		s.four, s.six = netip.MustParseAddr(fmt.Sprintf("192.168.%d.10", third)), netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::10", third))
+		s.router = w.node(h)
+		w.up(s.router)
+		w.mirrors(s.host, s.four)
+		w.mirrors(s.host, s.six)
+		network4, network6 := fmt.Sprintf("192.168.%d.0/24", third), fmt.Sprintf("2001:db8:%d::/64", third)
+		w.set(s.router, "advertise-routes="+network4+","+network6, "snat=off", "site-to-site=on")
+		w.approve(s.router.Name, network4, network6)
+		for _, o := range sites {
+			for _, c := range []struct{ from, to site }{{s, o}, {o, s}} {
+				w.seenAs("an office to reach another", c.from.host, c.to.four, c.from.four.String())
+				w.seenAs("an office to reach another by IPv6", c.from.host, c.to.six, c.from.six.String())
+			}
+		}
+		sites = append(sites, s)
+	}
+	// Large packets of hosts that know nothing of a tunnel: a download fills segments, and hosts may not fragment.
+	out := w.run(sites[0].host, "ping", "-c", "2", "-i", "0.2", "-W", "5", "-s", "1300", "-M", "do", sites[2].four.String())
+	if !strings.Contains(out, " 0% packet loss") {
+		t.Errorf("packets of 1328 bytes: %s", out)
+	}
+}
