@@ -67,6 +67,17 @@ func (w *world) mirrors(h *netns.Host, addr netip.Addr) *mirror {
 	return m
 }
 
+// seen are the addresses that asked since the last call.
+func (m *mirror) seen() (list []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for a := range m.from {
+		list = append(list, a)
+	}
+	clear(m.from)
+	return list
+}
+
 // ask asks a mirror from a host how it is seen.
 func (w *world) ask(h *netns.Host, addr netip.Addr, within time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, within)
@@ -252,6 +263,68 @@ func (w *world) carriedBy(n *Node, route, router string) error {
 		}
 	}
 	return fmt.Errorf("its routes are %+v", s.Routes)
+}
+
+// TestWithAnExitNodeNothingGoesPastIt has a machine leave through another, dies in the middle, and is lured by its network.
+func TestWithAnExitNodeNothingGoesPastIt(t *testing.T) {
+	w := newWorld(t)
+	exitHost, webHost := w.must(w.net.AddHost("exit")), w.must(w.net.AddHost("web"))
+	gw, roadHost := w.home("road", netns.PortRestrictedCone)
+	exit, road := w.node(exitHost), w.node(roadHost)
+	w.up(exit)
+	w.up(road)
+	web := w.mirrors(webHost, webHost.Addr())
+	w.mirrors(gw.Host, gw.Inside().Gateway())
+	w.seenAs("the web to be reached", roadHost, webHost.Addr(), gw.Addr().String())
+
+	if out, err := roadHost.Run(w.ctx, w.fleet.Binary, "--socket", road.Socket, "set", "exit-node=exit"); err == nil {
+		t.Errorf("an exit node that is none was taken: %s", out)
+	}
+	w.set(exit, "advertise-exit-node=on")
+	w.approve("exit", "exit")
+	w.waits("the exit node to be one", func() error {
+		_, err := roadHost.Run(w.ctx, w.fleet.Binary, "--socket", road.Socket, "set", "exit-node=exit")
+		return err
+	})
+	w.seenAs("the web to be reached through the exit", roadHost, webHost.Addr(), exitHost.Addr().String())
+	web.seen()
+	w.unreachable("the LAN is not for who leaves through an exit", roadHost, gw.Inside().Gateway())
+	w.set(road, "exit-lan=on")
+	w.seenAs("the LAN to be reached by choice", roadHost, gw.Inside().Gateway(), roadHost.Addr().String())
+	w.set(road, "exit-lan=off")
+
+	// CVE-2024-3661: the network hands out routes that are more specific than any default.
+	for _, r := range []string{webHost.Addr().String() + "/32", "0.0.0.0/1", "128.0.0.0/1"} {
+		w.run(roadHost, "ip", "route", "add", r, "via", gw.Inside().Gateway().String(), "dev", "eth0", "proto", "dhcp")
+	}
+	w.seenAs("the web to be reached through the exit all the same", roadHost, webHost.Addr(), exitHost.Addr().String())
+	w.unreachable("not by a socket that is bound to the interface", roadHost, gw.Inside().Gateway())
+
+	// The daemon dies; nothing leaves. It starts; it goes on.
+	if err := road.Process.Kill(); err != nil {
+		t.Log(err)
+	}
+	w.unreachable("the daemon is dead", roadHost, webHost.Addr())
+	if err := road.Start(w.ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.up(road)
+	w.seenAs("the web to be reached through the exit again", roadHost, webHost.Addr(), exitHost.Addr().String())
+
+	// The exit dies; nothing leaves, and the machine says so.
+	if err := exit.Process.Kill(); err != nil {
+		t.Log(err)
+	}
+	w.unreachable("the exit is dead", roadHost, webHost.Addr())
+	for _, a := range web.seen() {
+		if a != exitHost.Addr().String() {
+			t.Errorf("with an exit node the web saw %s", a)
+		}
+	}
+	w.set(road, "exit-node=off")
+	w.seenAs("the web to be reached past the exit, when told so", roadHost, webHost.Addr(), gw.Addr().String())
+	w.run(roadHost, w.fleet.Binary, "--socket", road.Socket, "down")
+	w.clean(roadHost)
 }
 
 // TestSitesReachEachOther is the source document's first two topologies: networks of offices that reach each other, hosts without weft, by
