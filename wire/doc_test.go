@@ -62,7 +62,8 @@ func TestTheDocumentShowsWhatIsSaid(t *testing.T) {
 			typ = typ.Elem()
 		}
 		if typ.Kind() != reflect.Struct || seen[typ] || !strings.HasPrefix(typ.PkgPath(), "weft") ||
-			reflect.PointerTo(typ).Implements(reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()) {
+			reflect.PointerTo(typ).Implements(reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()) ||
+			reflect.PointerTo(typ).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 			return
 		}
 		seen[typ] = true
