@@ -290,6 +290,9 @@ func closeLeaks(r OverlayRoutes, attached []netip.Prefix) error {
 	}
 	return replaceTable(exitTable(r.Interface), func(t *nftTable) {
 		out := t.chain("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
+		// A gateway that was given without its interface may be looked up through the overlay, and weft's packets then with it: each
+		// would come back as two.
+		t.rule(out, nftOut(r.Interface, true), nftMark(Mark, MarkMask, true), nftDrop())
 		t.rule(out, nftOut(r.Interface, true), nftAccept())
 		t.rule(out, nftOut("lo", true), nftAccept())
 		t.rule(out, nftMark(Mark, MarkMask, true), nftAccept())

@@ -99,6 +99,13 @@ func TestWithAnExitNothingLeavesByRoutesThatTheNetworkHandsOut(t *testing.T) {
 		}
 	}
 
+	if err := sendBound(t, "weft0", "203.0.113.7", 0); err != nil {
+		t.Errorf("what goes into the overlay does not: %v", err)
+	}
+	if err := sendBound(t, "weft0", "203.0.113.7", Mark); err == nil {
+		t.Error("weft's own packets go round through the overlay")
+	}
+
 	// The tunnel dies with its process: the interface goes, and nobody tidies up.
 	link, err := netlink.LinkByName("weft0")
 	if err != nil {
