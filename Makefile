@@ -4,6 +4,7 @@
 #   make test    all tests, with the race detector
 #   make test-guest    the tests against the kernel's WireGuard, in an emulated machine with Debian's kernel
 #   make test-interop  ten minutes of traffic with every other WireGuard, with loss, rekeys and roaming
+#   make test-dex  signing in at Dex, a provider of OpenID Connect that others wrote: fetched and built, a minute
 #   make check   formatting, vet, staticcheck, known vulnerabilities, who may lean on whom
 #   make bench   weft beside plain wireguard-go, and its relay beside another, as ratios; a flow beside floods of strangers
 #   make bench-bond    several links as one, beside each alone and the kernel's MPTCP, in 20 minutes (FULL=1: two hours)
@@ -20,7 +21,7 @@ export WEFT_BINARY := $(CURDIR)/bin/weft
 # Where scripts/install-deps unpacks the kernel of the guest.
 GUEST := $(CURDIR)/bin/guest
 
-.PHONY: build demo test test-guest test-interop check bench bench-bond fuzz clean
+.PHONY: build demo test test-dex test-guest test-interop check bench bench-bond fuzz clean
 
 build:
 	@mkdir -p bin
@@ -42,6 +43,10 @@ test: build
 test-guest:
 	@scripts/install-deps guest
 	WEFT_GUEST=$(GUEST) $(GO) test -count=1 -timeout 20m -v ./lab/guest ./lab/interop
+
+# Signing in at a provider that others wrote. It is fetched and built, which takes a minute.
+test-dex:
+	WEFT_DEX=1 $(GO) test -count=1 -timeout 10m -v -run Dex ./cli
 
 test-interop:
 	@scripts/install-deps guest || echo "weft: going on without what is missing"
