@@ -209,10 +209,11 @@ func (f *Flows) Send(now time.Duration, p *Policy, k *Packet) Verdict {
 func (f *Flows) note(now time.Duration, p *Policy, who weft.NodeID, own bool, k *Packet) Verdict {
 	x := key{local: k.src, remote: k.dst, localPort: k.sport, remotePort: k.dport, proto: k.proto}
 	r := f.find(now, x)
+	heard := state(0) // before
 	switch {
 	case r != nil && !r.ours && own && k.kind == begins && k.proto == weft.ProtoTCP: // a connection of ours where there was one of theirs
 		f.drop(r)
-		r = nil
+		r, heard = nil, answered
 	case r != nil:
 		f.heard(now, r, k, true)
 		return Allowed
@@ -230,7 +231,9 @@ func (f *Flows) note(now time.Duration, p *Policy, who weft.NodeID, own bool, k 
 	if k.kind == answers {
 		return Allowed
 	}
-	f.heard(now, f.open(now, party{ours: true, id: who}, x), k, true)
+	r = f.open(now, party{ours: true, id: who}, x)
+	r.state = heard
+	f.heard(now, r, k, true)
 	return Allowed
 }
 
@@ -276,8 +279,8 @@ func (f *Flows) heard(now time.Duration, r *record, k *Packet, out bool) {
 		switch {
 		case k.flags&flagRST != 0:
 			s |= reset
-		case k.kind == begins: // anew
-			s = asked
+		case k.kind == begins: // anew; answers of a moment ago may let others pass unseen (Cache), so there need be no more
+			s = asked | s&answered
 		case k.flags&flagFIN != 0 && out:
 			s |= endedUs
 		case k.flags&flagFIN != 0:

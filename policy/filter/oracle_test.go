@@ -209,7 +209,7 @@ func (o *oracle) remember(now time.Duration, x *begun, p packet, ours, out bool)
 		case p.flags&flagRST != 0, p.flags&flagFIN != 0 && !p.begins():
 			x.ended = true
 		case p.begins():
-			x.answered, x.ended = false, false
+			x.ended = false
 		}
 	}
 }
@@ -293,7 +293,8 @@ func (o *oracle) send(now time.Duration, p packet) answer {
 	case no:
 		x = nil
 	}
-	if x != nil && !x.ours && own && p.begins() && p.proto == weft.ProtoTCP {
+	anew := x != nil && !x.ours && own && p.begins() && p.proto == weft.ProtoTCP
+	if anew {
 		x = nil
 	}
 	if x != nil {
@@ -316,6 +317,7 @@ func (o *oracle) send(now time.Duration, p packet) answer {
 	}
 	if !p.onlyAnswers() {
 		o.remember(now, nil, p, true, true)
+		o.begun[len(o.begun)-1].answered = anew // the peer had been heard
 	}
 	if !own {
 		o.piece(now, p, false)

@@ -145,3 +145,25 @@ func TestWhatAPeerKeepsSendingDoesNotKeepItsDoorOpen(t *testing.T) {
 	w.now += time.Minute
 	w.comes(alice, ours.reversed(), NoRule)
 }
+
+// Within a second answers are let in by the cache, and flows do not hear of them.
+func TestAConnectionThatBeginsAnewIsNotTakenForUnanswered(t *testing.T) {
+	w := play(t, config(weft.Rule{From: []weft.Source{weft.SourceUser("alice")}, Ports: []weft.PortRange{{Proto: weft.ProtoTCP, First: 4001, Last: 4001}}}))
+	syn := packet{src: me.Addrs[0], dst: web.Addrs[0], proto: weft.ProtoTCP, sport: 4000, dport: 80, flags: flagSYN}
+	answer := syn.reversed()
+	answer.flags = flagACK
+	w.goes(syn, Allowed)
+	w.comes(web, answer, Allowed)
+	w.goes(syn, Allowed)
+	w.now += 10 * time.Minute // longer than for an answer is waited
+	w.comes(web, answer, Allowed)
+
+	theirs := packet{src: alice.Addrs[0], dst: me.Addrs[0], proto: weft.ProtoTCP, sport: 90, dport: 4001, flags: flagACK}
+	w.comes(alice, theirs, Allowed)
+	ours := theirs.reversed()
+	ours.flags = flagSYN
+	w.goes(ours, Allowed)
+	w.set(config()) // and no rule any more
+	w.now += 10 * time.Minute
+	w.comes(alice, theirs, Allowed)
+}
