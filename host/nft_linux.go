@@ -258,7 +258,6 @@ func nftMasquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
 
 // nftSourceNAT and nftDestNAT have connections appear to come from, or go to, an address.
 func nftSourceNAT(a netip.Addr) []expr.Any { return nftNAT(expr.NATTypeSourceNAT, a) }
-func nftDestNAT(a netip.Addr) []expr.Any   { return nftNAT(expr.NATTypeDestNAT, a) }
 
 func nftNAT(kind expr.NATType, a netip.Addr) []expr.Any {
 	a = a.Unmap()
