@@ -256,7 +256,7 @@ func nftJump(to *nftables.Chain) []expr.Any {
 // nftMasquerade has connections appear to come from the address of the interface that they leave by.
 func nftMasquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
 
-// nftSourceNAT and nftDestNAT have connections appear to come from, or go to, an address.
+// nftSourceNAT has connections appear to come from an address.
 func nftSourceNAT(a netip.Addr) []expr.Any { return nftNAT(expr.NATTypeSourceNAT, a) }
 
 func nftNAT(kind expr.NATType, a netip.Addr) []expr.Any {
