@@ -399,3 +399,37 @@ func TestAProviderThatIsAwayIsAskedAgain(t *testing.T) {
 		t.Errorf("%d\n%s", status, text)
 	}
 }
+
+// endless is a form that never ends.
+type endless struct{ read int }
+
+func (e *endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = 'a'
+	}
+	if e.read == 0 {
+		copy(b, "token=")
+	}
+	e.read += len(b)
+	return len(b), nil
+}
+
+func TestAFormWithoutAnEndIsNotRead(t *testing.T) {
+	s := newSite(t)
+	form := &endless{}
+	req, _ := http.NewRequest(http.MethodPost, s.url+signin.Path+"confirm", form)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := browser().Do(req)
+	if err == nil {
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("the answer is %s", resp.Status)
+		}
+	}
+	if most := 32 << 20; form.read > most { // what sockets have room for
+		t.Errorf("%d bytes of it were taken", form.read)
+	}
+	if len(s.admitted) > 0 {
+		t.Error("somebody was let in")
+	}
+}
