@@ -21,6 +21,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"time"
@@ -401,16 +402,16 @@ func TestAProviderThatIsAwayIsAskedAgain(t *testing.T) {
 }
 
 // endless is a form that never ends.
-type endless struct{ read int }
+type endless struct{ read atomic.Int64 }
 
 func (e *endless) Read(b []byte) (int, error) {
 	for i := range b {
 		b[i] = 'a'
 	}
-	if e.read == 0 {
+	if e.read.Load() == 0 {
 		copy(b, "token=")
 	}
-	e.read += len(b)
+	e.read.Add(int64(len(b)))
 	return len(b), nil
 }
 
@@ -426,8 +427,8 @@ func TestAFormWithoutAnEndIsNotRead(t *testing.T) {
 			t.Errorf("the answer is %s", resp.Status)
 		}
 	}
-	if most := 32 << 20; form.read > most { // what sockets have room for
-		t.Errorf("%d bytes of it were taken", form.read)
+	if n := form.read.Load(); n > 32<<20 { // what sockets have room for
+		t.Errorf("%d bytes of it were taken", n)
 	}
 	if len(s.admitted) > 0 {
 		t.Error("somebody was let in")
