@@ -412,6 +412,14 @@ func TestEveryCommandPrintsItsDocumentAndNothingElse(t *testing.T) {
 		if r.code != c.code || r.err != "" {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", c.line, r.code, r.out, r.err)
 		}
+		if c.command == "weft admin node disable" || c.command == "weft admin node enable" { // which it hears a moment later
+			wait(t, "the node to hear of "+c.line, func() error {
+				if s := bob.status(); (s.State == weft.Running) != (c.command == "weft admin node enable") {
+					return fmt.Errorf("it is %s", s.State)
+				}
+				return nil
+			})
+		}
 		docs := [][]byte{[]byte(r.out)}
 		if c.command == "weft ping" {
 			docs = bytes.Split(bytes.TrimSuffix([]byte(r.out), []byte("\n")), []byte("\n"))
