@@ -3,12 +3,10 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/netip"
 	"time"
 
 	"weft"
-	"weft/control/store"
 )
 
 // What the administrator has the network resolve, and in which domain its nodes are found.
@@ -158,12 +156,9 @@ func (t *tx) setDNS(revision string, doc DNSDocument, text string) error {
 		return nil
 	}
 	t.claimRecords(&old.doc, &doc)
-	d := store.Document{Name: dnsDocument, Text: text, Changed: t.stamp()}
-	t.documents = maps.Clone(t.documents)
-	t.documents[dnsDocument] = d
-	t.durable = append(t.durable, store.PutDocument(d))
+	t.putDocument(dnsDocument, text)
 	t.version++
-	t.resolving = newResolving(doc, text, d.Changed, t.version)
+	t.resolving = newResolving(doc, text, t.documents[dnsDocument].Changed, t.version)
 	return nil
 }
 
