@@ -68,16 +68,21 @@ func (s *Server) change(ctx context.Context, what string, f func(*tx, *entry) er
 // ExpireNode moves the end of a node's membership: to some time from now, or to never. A node whose end has come is
 // out of the network; it is back when its end is moved again.
 func (s *Server) ExpireNode(ctx context.Context, what string, r ExpireRequest) (NodeInfo, error) {
-	return s.change(ctx, what, func(t *tx, e *entry) error {
-		if r.In < 0 || r.In > maxLifetime || r.Never && r.In != 0 {
-			return sentence(weft.CodeBadRequest, "a node cannot end %v from now", r.In)
-		}
-		e.Expires = time.Time{}
-		if !r.Never {
-			e.Expires = t.stamp().Add(r.In).Truncate(store.Precision)
-		}
-		return nil
+	return s.change(ctx, what, func(t *tx, e *entry) (err error) {
+		e.Expires, err = t.end("node", r)
+		return err
 	})
+}
+
+// end is when something ends that is to end so: zero for never.
+func (t *tx) end(what string, r ExpireRequest) (time.Time, error) {
+	switch {
+	case r.In < 0 || r.In > maxLifetime || r.Never && r.In != 0:
+		return time.Time{}, sentence(weft.CodeBadRequest, "a %s cannot end %v from now", what, r.In)
+	case r.Never:
+		return time.Time{}, nil
+	}
+	return t.stamp().Add(r.In).Truncate(store.Precision), nil
 }
 
 // RenameNode gives a node another name.

@@ -112,15 +112,9 @@ func (s *Server) EnableUser(ctx context.Context, name string) (UserInfo, error) 
 
 // ExpireUser moves a user's end: to some time from now, or to never.
 func (s *Server) ExpireUser(ctx context.Context, name string, r ExpireRequest) (UserInfo, error) {
-	return s.changeUser(ctx, name, func(t *tx, u *store.User) error {
-		if r.In < 0 || r.In > maxLifetime || r.Never && r.In != 0 {
-			return sentence(weft.CodeBadRequest, "a user cannot end %v from now", r.In)
-		}
-		u.Expires = time.Time{}
-		if !r.Never {
-			u.Expires = t.stamp().Add(r.In).Truncate(store.Precision)
-		}
-		return nil
+	return s.changeUser(ctx, name, func(t *tx, u *store.User) (err error) {
+		u.Expires, err = t.end("user", r)
+		return err
 	})
 }
 
