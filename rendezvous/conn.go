@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"weft"
 	"weft/stream"
@@ -110,24 +108,10 @@ func (c *Conn) Hear() (wire.RendezvousMessage, error) {
 		return m, fmt.Errorf("%s said something that is no answer: %w", c.url, err)
 	}
 	if r := m.Refusal; r != nil {
-		m.Refusal = &weft.Error{Code: weft.Code(printable(string(r.Code), 40)), Message: printable(r.Message, 400)}
+		m.Refusal = &weft.Error{Code: weft.Code(stream.Printable(string(r.Code), 40)), Message: stream.Printable(r.Message, 400)}
 	}
 	return m, nil
 }
 
 // Close ends the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
-
-// printable makes what a stranger wrote fit for a terminal.
-func printable(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
-}

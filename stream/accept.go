@@ -37,7 +37,7 @@ func Accept(w http.ResponseWriter, r *http.Request, proto string) (net.Conn, err
 func asked(w http.ResponseWriter, r *http.Request, proto string) (Transport, error) {
 	if origin := r.Header.Get("Origin"); origin != "" && !sameHost(origin, r.Host) {
 		WriteError(w, http.StatusForbidden, &weft.Error{Code: weft.CodeDenied, Message: "pages of other sites may not open this stream"})
-		return "", fmt.Errorf("the request has a foreign Origin %q", printable(origin, 100))
+		return "", fmt.Errorf("the request has a foreign Origin %q", Printable(origin, 100))
 	}
 	if r.Method == http.MethodGet && r.ProtoMajor == 1 && hasToken(r.Header, "Connection", "upgrade") {
 		switch {

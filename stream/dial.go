@@ -222,23 +222,23 @@ func readAnswer(resp *http.Response) error {
 		b, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorDocument))
 		var e weft.Error
 		if err == nil && json.Unmarshal(b, &e) == nil && e.Code != "" && e.Message != "" {
-			e.Code, e.Message = weft.Code(printable(string(e.Code), 40)), printable(e.Message, 500)
+			e.Code, e.Message = weft.Code(Printable(string(e.Code), 40)), Printable(e.Message, 500)
 			return &e
 		}
 	}
 	a := &answer{
 		status: resp.StatusCode,
-		server: printable(resp.Header.Get("Server"), 40),
-		proto:  printable(resp.Header.Get(headerProto), 40),
+		server: Printable(resp.Header.Get("Server"), 40),
+		proto:  Printable(resp.Header.Get(headerProto), 40),
 	}
 	if resp.StatusCode/100 == 3 {
-		a.moved = printable(resp.Header.Get("Location"), 200)
+		a.moved = Printable(resp.Header.Get("Location"), 200)
 	}
 	return a
 }
 
-// printable makes what a stranger wrote fit for a terminal: no control characters, no end of its own choice.
-func printable(s string, most int) string {
+// Printable makes what a stranger wrote fit for a terminal: no control characters, and most bytes before it is cut.
+func Printable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -38,7 +38,7 @@ func (t *target) webSocket(ctx context.Context) (net.Conn, Info, error) {
 		err = &answer{err: err}
 	case !strings.EqualFold(c.Subprotocol(), t.Proto):
 		c.CloseNow()
-		err = &answer{status: http.StatusSwitchingProtocols, server: printable(resp.Header.Get("Server"), 40)}
+		err = &answer{status: http.StatusSwitchingProtocols, server: Printable(resp.Header.Get("Server"), 40)}
 	}
 	if err != nil {
 		conn.Close()
