@@ -16,8 +16,7 @@ import (
 const refusedLately = 10 * time.Minute
 
 // Access says whether one machine may begin something towards another, by the rules that this node enforces. From may be "": this
-// node. What is a protocol
-// and a port, or nothing: then it lists what there is.
+// node. What is a protocol and a port, or nothing: then it lists what there is.
 func (d *Daemon) Access(ctx context.Context, from, to, what string) (doc weft.Access, err error) {
 	var ports *weft.PortRange
 	if what != "" {
@@ -30,17 +29,12 @@ func (d *Daemon) Access(ctx context.Context, from, to, what string) (doc weft.Ac
 		}
 		ports = &r
 	}
-	var me *mesh
-	if err := d.do(ctx, func() error {
-		if me = d.mesh; me == nil {
-			return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
-		}
-		return nil
-	}); err != nil {
+	me, err := d.running(ctx)
+	if err != nil {
 		return doc, err
 	}
 	if !me.ask(ctx, func(time.Time) { doc, err = me.access(from, to, ports) }) {
-		err = &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+		err = errWentDown
 	}
 	return doc, err
 }

@@ -305,6 +305,23 @@ func (d *Daemon) tryMesh(m weft.NetworkMap) error {
 	return nil
 }
 
+// What is said to who asks for something of a network that is not there, or not any more.
+var (
+	errNotUp    = &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
+	errWentDown = &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+)
+
+// running is the mesh, if the network is up.
+func (d *Daemon) running(ctx context.Context) (me *mesh, err error) {
+	err = d.do(ctx, func() error {
+		if me = d.mesh; me == nil {
+			return errNotUp
+		}
+		return nil
+	})
+	return me, err
+}
+
 // post has f run by Run's goroutine, if that still runs.
 func (d *Daemon) post(f func()) {
 	select {

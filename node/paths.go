@@ -25,13 +25,8 @@ func (d *Daemon) Paths(ctx context.Context, who string) (doc weft.Paths, err err
 
 // about has f look at a peer, by what a person calls it, on the mesh's goroutine. Who asks wants a path to it.
 func (d *Daemon) about(ctx context.Context, who string, f func(now time.Time, me *mesh, p *peer)) error {
-	var me *mesh
-	if err := d.do(ctx, func() error {
-		if me = d.mesh; me == nil {
-			return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
-		}
-		return nil
-	}); err != nil {
+	me, err := d.running(ctx)
+	if err != nil {
 		return err
 	}
 	var failed error
@@ -46,7 +41,7 @@ func (d *Daemon) about(ctx context.Context, who string, f func(now time.Time, me
 		p.due = true
 		f(now, me, p)
 	}) {
-		return &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+		return errWentDown
 	}
 	return failed
 }

@@ -60,13 +60,8 @@ func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (w
 		timeout = 5 * time.Second
 	}
 	reply := weft.PingReply{Schema: weft.SchemaVersion}
-	var me *mesh
-	if err := d.do(ctx, func() error {
-		if me = d.mesh; me == nil {
-			return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
-		}
-		return nil
-	}); err != nil {
+	me, err := d.running(ctx)
+	if err != nil {
 		return reply, err
 	}
 	me.acquainted(ctx, who, min(timeout, acquaintance))
@@ -97,7 +92,7 @@ func (d *Daemon) Ping(ctx context.Context, who string, timeout time.Duration) (w
 			reply.Error = err.Error()
 		}
 	}) {
-		return reply, &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+		return reply, errWentDown
 	}
 	if failed != nil {
 		return reply, failed

@@ -92,7 +92,7 @@ func (d *Daemon) Portal(ctx context.Context, q PortalRequest) (weft.PortalStatus
 		}
 		if q.Role != PortalOff {
 			if me = d.mesh; me == nil {
-				return &weft.Error{Code: weft.CodeUnavailable, Message: "the network is not up here: say `weft up`"}
+				return errNotUp
 			}
 			var peer weft.Node
 			found := false
@@ -122,7 +122,7 @@ func (d *Daemon) Portal(ctx context.Context, q PortalRequest) (weft.PortalStatus
 		var s weft.PortalStatus
 		refused := false
 		if !me.ask(ctx, func(time.Time) { s, refused = me.portalStatus(), me.portal.refused }) && ctx.Err() == nil {
-			return s, &weft.Error{Code: weft.CodeUnavailable, Message: "the network went down here"}
+			return s, errWentDown
 		}
 		if s.Open || refused {
 			return s, portalError(s)
