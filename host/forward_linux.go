@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,15 +47,15 @@ func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 			return fmt.Errorf("forward within %s: %w", name, err)
 		}
 	}
-	if err := setSysctl(true, "net/ipv4/conf", name, "forwarding"); err != nil {
+	if err := set(setting{settingPath("net/ipv4/conf", name, "forwarding"), "1"}); err != nil {
 		return fmt.Errorf("forward within %s: %w", name, err)
 	}
 	if !hasIPv6(name) {
 		return nil
 	}
-	err = setSysctl(true, "net/ipv6/conf", name, "force_forwarding")
+	err = set(setting{settingPath("net/ipv6/conf", name, "force_forwarding"), "1"})
 	if errors.Is(err, fs.ErrNotExist) {
-		if all, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); strings.TrimSpace(string(all)) == "1" {
+		if readSetting("net/ipv6/conf/all/forwarding") == "1" {
 			return nil
 		}
 		return ErrForwardIPv6
@@ -70,8 +69,8 @@ func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 // StopForwarding takes back what ForwardWithin did. A link that is gone has left its rules only.
 func StopForwarding(name string) error {
 	var errs []error
-	for _, key := range [][]string{{"net/ipv4/conf", name, "forwarding"}, {"net/ipv6/conf", name, "force_forwarding"}} {
-		if err := setSysctl(false, key...); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, path := range []string{settingPath("net/ipv4/conf", name, "forwarding"), settingPath("net/ipv6/conf", name, "force_forwarding")} {
+		if err := writeSetting(setting{path, "0"}); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -84,18 +83,6 @@ func StopForwarding(name string) error {
 func hasIPv6(name string) bool {
 	_, err := os.Stat(filepath.Join("/proc/sys/net/ipv6/conf", name))
 	return err == nil
-}
-
-func setSysctl(on bool, key ...string) error {
-	value := "0"
-	if on {
-		value = "1"
-	}
-	err := os.WriteFile(filepath.Join("/proc/sys", filepath.Join(key...)), []byte(value), 0)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("set %s=%s: %w (set it by hand, before weft is started)", strings.ReplaceAll(strings.Join(key, "."), "/", "."), value, err)
-	}
-	return err
 }
 
 // addRules makes the table and the rules of one family: what comes in by the link looks there, and then, unless beyond, nowhere.

@@ -314,16 +314,8 @@ func closeLeaks(r OverlayRoutes, attached []netip.Prefix) error {
 	})
 }
 
-// strictReversePath tells whether some interface drops what comes by another way than answers would go. The stricter of an
-// interface's own value and that for all counts, and 2 is not stricter than 1 but replaces it (ip-sysctl).
+// strictReversePath tells whether some interface drops what comes by another way than answers would go.
 func strictReversePath() bool {
-	values, _ := filepath.Glob("/proc/sys/net/ipv4/conf/*/rp_filter")
-	read := func(path string) string { b, _ := os.ReadFile(path); return strings.TrimSpace(string(b)) }
-	all := read("/proc/sys/net/ipv4/conf/all/rp_filter")
-	for _, path := range values {
-		if v := read(path); all != "2" && v != "2" && (all == "1" || v == "1") {
-			return true
-		}
-	}
-	return false
+	values, _ := filepath.Glob(filepath.Join(sysctls, "net/ipv4/conf/*/rp_filter"))
+	return slices.ContainsFunc(values, func(path string) bool { return filtersStrictly(strings.TrimPrefix(path, sysctls)) })
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"net/netip"
-	"strings"
 
 	"weft"
 )
@@ -49,6 +48,3 @@ type PublicAddr struct {
 func portalTable(tun string) string { return nftPrefixPortal + tun }
 
 const nftPrefixPortal = "weft-portal-"
-
-// settingPath is the path of a setting of the kernel, below /proc/sys.
-func settingPath(parts ...string) string { return strings.Join(parts, "/") }

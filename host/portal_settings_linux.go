@@ -19,12 +19,6 @@ import (
 // the kernel, and addresses of the client's interface. It is written before anything is changed.
 const portalFile = "portal-undo.json"
 
-// A setting is a value of the kernel's, by its path below /proc/sys.
-type setting struct {
-	Path string `json:"path"`
-	Set  string `json:"set"`
-}
-
 // A changed setting is one with what it was before.
 type changed struct {
 	setting
@@ -58,8 +52,7 @@ func (l lanAddrs) missing(link netlink.Link) *lanAddrs {
 // would not go there: the loose one, where it is strict.
 func reversePath(iface string) []setting {
 	path := settingPath("net/ipv4/conf", iface, "rp_filter")
-	own, all := readSetting(path), readSetting("net/ipv4/conf/all/rp_filter")
-	if own != "2" && all != "2" && (own == "1" || all == "1") {
+	if filtersStrictly(path) {
 		return []setting{{path, "2"}}
 	}
 	return nil
@@ -144,19 +137,4 @@ func readRecord(stateDir string) (r portalRecord, err error) {
 		}
 	}
 	return r, nil
-}
-
-// readSetting is a value, "" of what there is not.
-func readSetting(path string) string {
-	b, _ := os.ReadFile(filepath.Join("/proc/sys", path))
-	return strings.TrimSpace(string(b))
-}
-
-// writeSetting sets a value. What has gone meanwhile, with its interface, is set.
-func writeSetting(s setting) error {
-	err := os.WriteFile(filepath.Join("/proc/sys", s.Path), []byte(s.Set), 0)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return fmt.Errorf("set %s=%s: %w (set it by hand, before weft is started)", strings.ReplaceAll(s.Path, "/", "."), s.Set, err)
 }
