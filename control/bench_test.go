@@ -113,12 +113,17 @@ func BenchmarkWholeMap(b *testing.B) {
 }
 
 // BenchmarkPolicy sets another policy of 1,000 rules, each time, and tells nobody: what the writer has to do. In "one" it concerns
-// the nodes with one of a hundred tags, in "all" every node. In "addresses" 100 rules are about addresses that every node has one of, so
-// that no two nodes are alike, and 1,000,000 rules are made.
+// the nodes with one of a hundred tags, in "all" every node. In "addresses" 100 rules are about addresses that every node has one of, and in
+// "machines" each is about the address of one of a thousand nodes. In "told" it is as in "addresses", and what all nodes would be told is written down, too.
 func BenchmarkPolicy(b *testing.B) {
-	for name, rule := range map[string]string{
-		"one": `{"action": "accept", "src": ["tag:t%d"], "dst": ["tag:t1:%d"]},`,
-		"all": `{"action": "accept", "src": ["tag:t%d"], "dst": ["autogroup:tagged:%d"]},`, "addresses": `{"action": "accept", "src": ["tag:t%d"], "dst": ["100.64.0.0/10:%d"]},`,
+	rule := func(dst string) func(n, i int) string {
+		return func(n, i int) string {
+			return fmt.Sprintf(`{"action": "accept", "src": ["tag:t%d"], "dst": ["%s:%d"]},`, n%100, dst, 1+(n+i)%60000)
+		}
+	}
+	for name, rule := range map[string]func(n, i int) string{
+		"one": rule("tag:t1"), "all": rule("autogroup:tagged"), "addresses": rule("100.64.0.0/10"), "told": rule("100.64.0.0/10"),
+		"machines": func(n, i int) string { return rule(fmt.Sprintf("100.64.%d.%d", n/250, 1+n%250))(n, i) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			s := populated(b, 10_000)
@@ -140,17 +145,24 @@ func BenchmarkPolicy(b *testing.B) {
 				b.Fatal(err)
 			}
 			count := 1000
-			if name == "addresses" {
+			if name == "addresses" || name == "told" {
 				count = 100
 			}
 			for i := 0; b.Loop(); i++ {
 				var rules strings.Builder
 				for n := range count {
-					fmt.Fprintf(&rules, rule, n%100, 1+(n+i)%60000)
+					rules.WriteString(rule(n, i))
 				}
 				a, err := s.SetPolicy(b.Context(), PolicyRequest{Text: fmt.Sprintf(`{"tagOwners": {%s}, "acls": [%s]}`, owners, &rules)})
 				if err != nil || len(a.Problems) > 0 {
 					b.Fatal(err, a.Problems)
+				}
+				if name != "told" {
+					continue
+				}
+				var text []byte
+				for _, e := range s.now.Load().nodes.all() {
+					text = e.rules.appendTo(text[:0], e)
 				}
 			}
 		})

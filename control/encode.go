@@ -68,7 +68,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	dst = append(dst, '"')
 	dst = appendTicket(dst, ticket)
 	if ok {
-		dst = e.rules.appendTo(dst)
+		dst = e.rules.appendTo(dst, e)
 	}
 	dst = s.resolving.appendMap(dst)
 	return append(dst, "}}"...)
@@ -115,7 +115,7 @@ func (s *snapshot) appendChange(dst []byte, self weft.NodeID, from uint64, chang
 	}
 	dst = appendTicket(dst, ticket)
 	if e, ok := s.nodes.get(uint32(self)); ok && e.ruled > from {
-		dst = e.rules.appendTo(dst)
+		dst = e.rules.appendTo(dst, e)
 	}
 	if s.resolving.version > from {
 		dst = s.resolving.appendChange(dst)

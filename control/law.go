@@ -1,10 +1,12 @@
 package control
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"weft"
 	"weft/policy"
@@ -28,14 +30,64 @@ func newLaw(ranges ...netip.Prefix) *law {
 // A ruling is what a node has to let in. Nodes alike share one, and so its encoding. It is never changed.
 type ruling struct {
 	list []weft.Rule
-	json lazyJSON
+	// shared is one of a whole class, in which policy.OwnIPv4 and OwnIPv6 stand for each node's own addresses.
+	shared bool
+	json   lazyJSON
 }
 
 func (r *ruling) encoded() []byte { return r.json.of(func() any { return r.list }) }
 
-func (r *ruling) appendTo(dst []byte) []byte {
-	return append(append(dst, `,"rules":`...), r.encoded()...)
+// equal reports whether nodes are told the same by two rulings, as long as their addresses are the same.
+func (r *ruling) equal(o *ruling) bool {
+	return r == o || r.shared == o.shared && slices.EqualFunc(r.list, o.list, weft.Rule.Equal)
 }
+
+// destinations is where in the encoding of a rule its destinations begin. Nothing else looks so there: in texts, quotation marks
+// have a backslash in front of them.
+const destinations = `"to":[`
+
+// maxDestinations is how long a node's own addresses may be there.
+const maxDestinations = len(`"255.255.255.255/32","ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128"`)
+
+// size is the most that appendTo adds.
+func (r *ruling) size() int {
+	n := len(`,"rules":`) + len(r.encoded())
+	if r.shared {
+		n += maxDestinations * bytes.Count(r.encoded(), []byte(destinations))
+	}
+	return n
+}
+
+// appendTo adds what a node is told.
+func (r *ruling) appendTo(dst []byte, e *entry) []byte {
+	dst = append(dst, `,"rules":`...)
+	rest := r.encoded()
+	for r.shared {
+		at := bytes.Index(rest, []byte(destinations))
+		if at < 0 {
+			break
+		}
+		at += len(destinations)
+		dst, rest = append(dst, rest[:at]...), rest[at:]
+		end := bytes.IndexByte(rest, ']')
+		for i, p := range bytes.Split(rest[:end], []byte{','}) {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			own := e.IPv4
+			if string(p) == ownIPv6 {
+				own = e.IPv6
+			}
+			dst = append(dst, '"')
+			dst = netip.PrefixFrom(own, own.BitLen()).AppendTo(dst)
+			dst = append(dst, '"')
+		}
+		rest = rest[end:]
+	}
+	return append(dst, rest...)
+}
+
+var ownIPv6 = strconv.Quote(policy.OwnIPv6.String())
 
 // ruledAlike reports whether nothing that rules depend on is different in two states of a node.
 func ruledAlike(x, y weft.Node) bool {
@@ -46,7 +98,7 @@ func ruledAlike(x, y weft.Node) bool {
 // rule gives a node, of which a new state is made, the rules that this asks for.
 func (t *tx) rule(e *entry) {
 	r := t.rulingOf(e)
-	if e.rules != nil && slices.EqualFunc(e.rules.list, r.list, weft.Rule.Equal) {
+	if old, had := t.nodes.get(uint32(e.ID)); had && e.rules != nil && old.IPv4 == e.IPv4 && old.IPv6 == e.IPv6 && e.rules.equal(r) {
 		return
 	}
 	t.version++
@@ -70,7 +122,7 @@ func (t *tx) rulingOf(e *entry) *ruling {
 	}
 	r, ok := t.law.rulings[class]
 	if !ok {
-		r = &ruling{list: t.law.policy.Rules(n)}
+		r = &ruling{list: t.law.policy.Shape(n), shared: true}
 		t.law.rulings[class] = r
 	}
 	return r

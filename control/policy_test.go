@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,6 +210,38 @@ func TestAUserMayGiveTheTagsThatThePolicySays(t *testing.T) {
 			if err := may("", tag); err != nil {
 				t.Errorf("the administrator gives %s: %v", tag, err)
 			}
+		}
+	})
+}
+
+func TestNodesAreToldTheirOwnAddressesOfAPolicyAboutAll(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		laptop, web, db := fleet(w)
+		for _, dst := range []string{`"100.64.0.0/10"`, `"100.64.0.0/10", "fd00::/8"`, `"fd00::/8"`} {
+			w.set(`{"ipsets": {"ipset:dst": [`+dst+`]}, "acls": [{"action": "accept", "src": ["0.0.0.0/32", "ann"], "dst": ["ipset:dst:80"]}]}`, "")
+			settle()
+			for _, m := range []*machine{laptop, web, db} {
+				var want []netip.Prefix
+				for _, a := range m.current().Self.Addrs {
+					if strings.Contains(dst, "100.64") && a.Is4() || strings.Contains(dst, "fd00") && a.Is6() {
+						want = append(want, netip.PrefixFrom(a, a.BitLen()))
+					}
+				}
+				rules := m.current().Rules
+				if len(rules) != 1 || !slices.Equal(rules[0].To, want) || rules[0].From[0] != "0.0.0.0/32" {
+					t.Errorf("with %s node %d lets in %+v, not to %v", dst, m.id(), rules, want)
+				}
+				if err := m.checkMap(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		// Another text with the same meaning is no news.
+		before := laptop.heard()
+		w.set(`{"ipsets": {"ipset:dst": ["fd00::/8"]}, "acls": [{"action": "accept", "src": ["0.0.0.0/32", "ann"], "dst": ["ipset:dst:80"]}], /* the same */}`, "")
+		settle()
+		if n := laptop.heard() - before; n != 0 {
+			t.Errorf("of what changes no rule a node was told %d times", n)
 		}
 	})
 }

@@ -158,7 +158,7 @@ func (m *membership) send(snap *snapshot, e *entry, ticket []byte) error {
 		m.version = snap.version // what is new is not this node's business
 		return nil
 	}
-	size := len(e.rules.encoded())
+	size := e.rules.size()
 	if delta {
 		size += snap.changeSize(changed)
 	} else {

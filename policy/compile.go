@@ -63,7 +63,7 @@ func (d *Document) Compile(f Facts) (*Policy, []Problem) {
 		for _, t := range l.to {
 			for _, a := range t.addrs {
 				if len(f.Ranges) == 0 || slices.ContainsFunc(f.Ranges, a.Overlaps) {
-					p.addresses = append(p.addresses, a)
+					p.places.add(a)
 				}
 			}
 		}

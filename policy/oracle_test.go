@@ -250,6 +250,19 @@ func flows(at weft.Node, yield func(f policy.Flow) bool) {
 	}
 }
 
+// owned are the rules of a class as those of one node.
+func owned(shape []weft.Rule, n weft.Node) []weft.Rule {
+	out := slices.Clone(shape)
+	for i := range out {
+		out[i].To = slices.Clone(out[i].To)
+		for k, to := range out[i].To {
+			own := n.Addrs[slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == (to == policy.OwnIPv4) })]
+			out[i].To[k] = netip.PrefixFrom(own, own.BitLen())
+		}
+	}
+	return out
+}
+
 func TestRulesSayOfEveryFlowWhatTheDocumentSays(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := draw(rt)
@@ -263,7 +276,11 @@ func TestRulesSayOfEveryFlowWhatTheDocumentSays(t *testing.T) {
 		for _, n := range world() {
 			rules[n.ID] = p.Rules(n)
 			if c := p.Class(n); c != "" {
-				said := fmt.Sprint(rules[n.ID])
+				shape := p.Shape(n)
+				if own := owned(shape, n); !slices.EqualFunc(own, rules[n.ID], weft.Rule.Equal) {
+					rt.Fatalf("%s\nnode %d has the rules\n%v\nand by its class\n%v", text, n.ID, rules[n.ID], own)
+				}
+				said := fmt.Sprint(shape)
 				if before, ok := classes[c]; ok && before != said {
 					rt.Fatalf("%s\nnodes of the class %q have the rules\n%s\nand\n%s", text, c, before, said)
 				}

@@ -21,8 +21,9 @@
 // addresses. Rules of a node change when the document does, when the node's own user, tags or routes do, and when somebody's
 // groups at an identity provider do.
 //
-// Nodes with the same user and tags have the same rules, as long as no rule is about addresses of theirs and they have no
-// networks behind them: see [Policy.Class]. A coordinator of 10,000 nodes compiles some tens of lists.
+// Nodes with the same user and tags that are in the same of the document's networks have the same rules, but for the addresses that
+// are their own, as long as they have no networks behind them: see [Policy.Class]. A coordinator of 10,000 nodes compiles some tens of
+// lists, and fills each node's addresses in when it tells them.
 //
 // # What is meant where nothing is written
 //
@@ -40,16 +41,14 @@ package policy
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"weft"
 )
 
 // A Policy is a document that was held against the facts. It is never changed; any number of goroutines may ask it.
 type Policy struct {
-	lines []line
-	// addresses are all that lines have as destinations: a node that has none of them is like others of its class.
-	addresses []netip.Prefix
+	lines     []line
+	places    places         // all that lines have as destinations in the overlay
 	ranges    []netip.Prefix // the overlay's own
 	four, six []netip.Prefix // the Internet, without them
 
@@ -106,8 +105,12 @@ const DefaultWhy = "default: a user's own machines"
 // Rules are what a node has to let in. The result is never nil: without rules nothing is let in. Its parts are shared
 // between calls and must not be changed.
 func (p *Policy) Rules(n weft.Node) []weft.Rule {
+	addrs := own(n)
+	return p.rules(judge{n, addrs, addrs, p.behind(n)})
+}
+
+func (p *Policy) rules(j judge) []weft.Rule {
 	rules := []weft.Rule{}
-	j := judge{n, own(n), p.behind(n)}
 	var meant []weft.Rule
 	for _, l := range p.lines {
 		first := len(rules)
@@ -145,10 +148,10 @@ func union(have, more []weft.PortRange) []weft.PortRange {
 	return have
 }
 
-// A judge is a node that is to let in or not, with its own addresses and the networks behind it.
+// A judge is a node that is to let in or not, with its own addresses, what rules call them, and the networks behind it.
 type judge struct {
 	weft.Node
-	own, behind []netip.Prefix
+	own, called, behind []netip.Prefix
 }
 
 // meant adds what a target of a line means for a node.
@@ -214,9 +217,9 @@ func (n judge) places(addrs []netip.Prefix) (to []netip.Prefix) {
 			switch {
 			case !a.Contains(o.Addr()):
 			case to == nil:
-				to = n.own[i : i+1 : i+1]
+				to = n.called[i : i+1 : i+1]
 			default:
-				add(o)
+				add(n.called[i])
 			}
 		}
 		for _, r := range n.behind {
@@ -274,17 +277,4 @@ func own(n weft.Node) []netip.Prefix {
 		out = append(out, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return out
-}
-
-// Class is the same of two nodes that have the same rules. Of a node that has rules of its own it is "".
-func (p *Policy) Class(n weft.Node) string {
-	if len(n.Routes) > 0 {
-		return ""
-	}
-	for _, a := range p.addresses {
-		if slices.ContainsFunc(n.Addrs, a.Contains) {
-			return ""
-		}
-	}
-	return "of " + n.User + " " + strings.Join(n.Tags, " ")
 }

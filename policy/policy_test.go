@@ -1,7 +1,9 @@
 package policy_test
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weft"
@@ -70,5 +72,20 @@ func TestNodesOfAClassHaveTheSameRules(t *testing.T) {
 	}
 	if c := p.Class(router); c != "" {
 		t.Errorf("a router is of the class %q", c)
+	}
+
+	a, b := machine(1, "ann"), machine(2, "ann")
+	p = compiled(t, fmt.Sprintf(`{"acls": [{"action": "accept", "src": ["*"], "dst": ["%v:22", "100.64.0.0/10:80"]}]}`, a.Addrs[0]))
+	if p.Class(a) == p.Class(b) {
+		t.Error("a machine that the policy names by its address is of the class of one that it does not name")
+	}
+	p = compiled(t, `{"acls": [{"action": "accept", "src": ["*"], "dst": ["100.64.0.0/10:80"]}]}`)
+	if p.Class(a) == "" || p.Class(a) != p.Class(b) {
+		t.Errorf("machines of one network are of the classes %q and %q", p.Class(a), p.Class(b))
+	}
+	twice := b
+	twice.Addrs = append(slices.Clone(b.Addrs), netip.MustParseAddr("100.64.9.9"))
+	if c := p.Class(twice); c != "" {
+		t.Errorf("a machine with two addresses of one family is of the class %q", c)
 	}
 }
