@@ -57,7 +57,7 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 	var conns []*net.UDPConn
 	var ports []uint16
 	for i := range stun.DiscoverySockets {
-		c, err := listen(network, cfg.Device)
+		c, err := host.UDPAnyPort(cfg.Device, network)
 		if err != nil {
 			return stun.Report{}, err
 		}
@@ -108,22 +108,6 @@ func Behaviour(ctx context.Context, cfg BehaviourConfig) (stun.Report, error) {
 		case <-timer.C:
 		}
 	}
-}
-
-// listen opens a socket on a free port, bound to an interface if one is named.
-func listen(network, device string) (*net.UDPConn, error) {
-	if device == "" {
-		conns, err := host.UDPListen(network, ":0", 1)
-		if err != nil {
-			return nil, err
-		}
-		return conns[0], nil
-	}
-	conns, err := host.UDPListenOn(device, network, 0, 1)
-	if err != nil {
-		return nil, err
-	}
-	return conns[0], nil
 }
 
 // datagram is what came to a socket, by its number.

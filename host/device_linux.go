@@ -11,11 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UDPListenOn opens n sockets on a port of all addresses, or with port 0 on one that is free, that send and receive by
-// one network interface alone (SO_BINDTODEVICE), whatever the routes say. On a port that is given they may share it with
-// sockets of this process that SharePort was called for; what comes by the interface is theirs then. The network is udp4
-// or udp6.
-func UDPListenOn(device, network string, port uint16, n int) ([]*net.UDPConn, error) {
+// listenBound opens sockets that are bound to an interface, as UDPListenOn says.
+func listenBound(device, network string, port uint16, n int) ([]*net.UDPConn, error) {
 	var conns []*net.UDPConn
 	fail := func(err error) ([]*net.UDPConn, error) {
 		for _, c := range conns {

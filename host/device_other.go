@@ -4,8 +4,8 @@ package host
 
 import "net"
 
-// UDPListenOn is for systems whose sockets can be bound to an interface.
-func UDPListenOn(string, string, uint16, int) ([]*net.UDPConn, error) { return nil, ErrNotSupported }
+// listenBound is for systems whose sockets can be bound to an interface.
+func listenBound(string, string, uint16, int) ([]*net.UDPConn, error) { return nil, ErrNotSupported }
 
 // SharePort is, too.
 func SharePort(DatagramConn) error { return ErrNotSupported }

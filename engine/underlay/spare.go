@@ -53,7 +53,7 @@ func (s *Sockets) spare(device, network string) (*link, error) {
 	case s.spared >= MaxSpares:
 		return nil, ErrTooManySockets
 	}
-	c, err := listenSpare(device, network)
+	c, err := host.UDPAnyPort(device, network)
 	if err != nil {
 		return nil, err
 	}
@@ -75,21 +75,6 @@ func (s *Sockets) spare(device, network string) (*link, error) {
 	s.spared++
 	s.begin(l)
 	return l, nil
-}
-
-func listenSpare(device, network string) (*net.UDPConn, error) {
-	if device == "" {
-		conns, err := host.UDPListen(network, ":0", 1)
-		if err != nil {
-			return nil, err
-		}
-		return conns[0], nil
-	}
-	conns, err := host.UDPListenOn(device, network, 0, 1)
-	if err != nil {
-		return nil, err
-	}
-	return conns[0], nil
 }
 
 // CloseSpare closes a spare socket. A link that is none is none to close.

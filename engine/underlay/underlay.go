@@ -181,12 +181,7 @@ func (s *Sockets) tryLink(of Link, port uint16) (_ *link, err error) {
 
 // listen opens the sockets of one family on the link's port.
 func (s *Sockets) listen(l *link, network string) (out []*socket, err error) {
-	var conns []*net.UDPConn
-	if l.Device == "" {
-		conns, err = host.UDPListen(network, fmt.Sprintf(":%d", l.port), s.cfg.Shards)
-	} else {
-		conns, err = host.UDPListenOn(l.Device, network, l.port, s.cfg.Shards)
-	}
+	conns, err := host.UDPListenOn(l.Device, network, l.port, s.cfg.Shards)
 	for _, c := range conns {
 		x := &socket{link: l, conn: c, six: network == "udp6"}
 		if err == nil {
