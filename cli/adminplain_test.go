@@ -17,6 +17,7 @@ import (
 
 	"weft"
 	"weft/control"
+	"weft/golden"
 	"weft/key"
 )
 
@@ -42,8 +43,8 @@ func somePlain(t *testing.T) (control.PlainAnswer, key.NodePrivate) {
 
 func TestTheConfigurationIsWhatWgQuickTakes(t *testing.T) {
 	a, private := somePlain(t)
-	golden(t, "wireguard.conf", plainConfig(a, private))
-	golden(t, "wireguard-own-key.conf", plainConfig(a, key.NodePrivate{}))
+	golden.Text(t, "wireguard.conf", plainConfig(a, private))
+	golden.Text(t, "wireguard-own-key.conf", plainConfig(a, key.NodePrivate{}))
 	strip, err := exec.LookPath("wg-quick")
 	if err != nil {
 		t.Skip("wg-quick is not installed: what it makes of the configuration is not looked at")

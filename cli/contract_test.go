@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,10 +19,9 @@ import (
 	"weft"
 	"weft/control"
 	"weft/engine"
+	"weft/golden"
 	"weft/node"
 )
-
-var update = flag.Bool("update", false, "write the golden files of this package anew")
 
 // What scripts rely on: what each command prints with --json, and its exit code.
 
@@ -162,7 +160,7 @@ func TestTheDocumentsAreThoseThatScriptsKnow(t *testing.T) {
 		}
 	}
 	path := filepath.Join("testdata", "contract.txt")
-	if *update {
+	if golden.Updating() {
 		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"weft"
+
+	"weft/golden"
 )
 
 func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
@@ -65,7 +67,7 @@ func TestAnExplanationReadsAsAPersonWouldSayIt(t *testing.T) {
 		}
 		got.WriteString("\n----\n")
 	}
-	golden(t, "explain.txt", got.String())
+	golden.Text(t, "explain.txt", got.String())
 }
 
 func TestAccessReadsAsAPersonWouldSayIt(t *testing.T) {
@@ -86,5 +88,5 @@ func TestAccessReadsAsAPersonWouldSayIt(t *testing.T) {
 		}
 		got.WriteString("---\n")
 	}
-	golden(t, "access.txt", got.String())
+	golden.Text(t, "access.txt", got.String())
 }

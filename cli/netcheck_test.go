@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"weft"
+
+	"weft/golden"
 )
 
 func TestANetcheckReadsAsAPersonWouldSayIt(t *testing.T) {
@@ -52,5 +54,5 @@ func TestANetcheckReadsAsAPersonWouldSayIt(t *testing.T) {
 		a.printNetcheck(n)
 		got.WriteString("\n----\n")
 	}
-	golden(t, "netcheck.txt", got.String())
+	golden.Text(t, "netcheck.txt", got.String())
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"weft"
+
+	"weft/golden"
 )
 
 // pathsSeen are documents as they come: of a peer with one path, of bonded ones when all is well and when not, of none.
@@ -71,7 +73,7 @@ func TestPathsReadAsAPersonWouldSayIt(t *testing.T) {
 		}
 		got.WriteString("\n----\n")
 	}
-	golden(t, "paths.txt", got.String())
+	golden.Text(t, "paths.txt", got.String())
 }
 
 func TestWatchedPathsAreLinesWhereThereIsNoTerminal(t *testing.T) {
@@ -90,7 +92,7 @@ func TestWatchedPathsAreLinesWhereThereIsNoTerminal(t *testing.T) {
 		before = p
 		got.WriteString("----\n")
 	}
-	golden(t, "paths-watched.txt", got.String())
+	golden.Text(t, "paths-watched.txt", got.String())
 }
 
 func TestOnATerminalPathsAreDrawnInPlace(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+
+	"weft/golden"
 )
 
 // The table of commands in the README stands between these lines, as the commands describe themselves.
@@ -63,7 +65,7 @@ func TestTheReadmeListsTheCommandsThatThereAre(t *testing.T) {
 		t.Fatalf("%s has no place for the table of commands:\n%s%s", readme, commandsBegin, commandsFinish)
 	}
 	want := commandTable((&app{}).root())
-	if *update {
+	if golden.Updating() {
 		if err := os.WriteFile(readme, []byte(before+commandsBegin+want+commandsFinish+after), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weft"
+	"weft/golden"
 	"weft/lab/scenario"
 )
 
@@ -147,7 +148,7 @@ func TestTheConditionsAreThoseThatWereAskedFor(t *testing.T) {
 		cell := planned(t, c).Cells[0]
 		fmt.Fprintf(&text, "# %s\n%s\n", cell.Scenario.Name, scenario.Format(cell.Scenario))
 	}
-	golden(t, "cells.txt", text.String())
+	golden.Text(t, "cells.txt", text.String())
 }
 
 func TestOneCellCanBeAskedFor(t *testing.T) {

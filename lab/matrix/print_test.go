@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,10 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"weft/golden"
 	"weft/lab/scenario"
 )
-
-var update = flag.Bool("update", false, "write the golden files of this package anew")
 
 // modelled runs a plan on a fake backend that comes to what the oracle says, but for the cells named.
 func modelled(t *testing.T, c Config, relay ...string) *Result {
@@ -44,23 +40,6 @@ func modelled(t *testing.T, c Config, relay ...string) *Result {
 	return r
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s, -known +now:\n%s", name, diff)
-	}
-}
-
 var escape = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func TestTheTerminalShowsTheMatrix(t *testing.T) {
@@ -81,7 +60,7 @@ func TestTheTerminalShowsTheMatrix(t *testing.T) {
 		if err := c.r.Print(&coloured, true); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, c.file, plain.String())
+		golden.Text(t, c.file, plain.String())
 		if !strings.Contains(coloured.String(), "\x1b[") || strings.Contains(plain.String(), "\x1b") {
 			t.Errorf("%s: colour is not where it was asked for alone", c.file)
 		}
@@ -99,7 +78,7 @@ func TestTheDocumentHasTheShapeThatScriptsKnow(t *testing.T) {
 	if err := r.WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "cell.json", b.String())
+	golden.Text(t, "cell.json", b.String())
 	var back Result
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
 		t.Fatal(err)

@@ -2,10 +2,7 @@ package report
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,10 +12,9 @@ import (
 	"golang.org/x/net/html"
 
 	"weft"
+	"weft/golden"
 	"weft/lab/matrix"
 )
-
-var update = flag.Bool("update", false, "write the golden files of this package anew")
 
 // example is a result with one cell of each outcome.
 func example() *matrix.Result {
@@ -67,35 +63,17 @@ func written(t *testing.T, r *matrix.Result) string {
 	return b.String()
 }
 
-// golden compares a text with the file of that name.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s, -known +now:\n%s", name, diff)
-	}
-}
-
 func TestThePicturesAreAsTheyWere(t *testing.T) {
 	r := example()
 	lines := func(s any) string { return strings.ReplaceAll(fmt.Sprint(s), "><", ">\n<") + "\n" }
-	golden(t, "matrix.svg", lines(picture(r)))
-	golden(t, "sequence.svg", lines(diagram(r.Cells[0].Sample)))
+	golden.Text(t, "matrix.svg", lines(picture(r)))
+	golden.Text(t, "sequence.svg", lines(diagram(r.Cells[0].Sample)))
 	times, packets := curves(r)
-	golden(t, "times.svg", lines(times.draw()))
-	golden(t, "packets.svg", lines(packets.draw()))
+	golden.Text(t, "times.svg", lines(times.draw()))
+	golden.Text(t, "packets.svg", lines(packets.draw()))
 	_, body, _ := strings.Cut(written(t, r), `<h2>Beside what was expected</h2>`)
 	body, _, _ = strings.Cut(body, `<h3>Time to a direct path</h3>`)
-	golden(t, "figures.html", body)
+	golden.Text(t, "figures.html", body)
 }
 
 // elements calls f for every element of a page.
