@@ -38,6 +38,7 @@ type bbr struct {
 type trip struct {
 	rate    float64       // the largest sample
 	limited bool          // one of them is a lower bound
+	starved bool          // since there was nothing to be sent
 	queue   time.Duration // the shortest
 	queued  bool          // there was one
 	alien   time.Duration // the shortest without what was sent here
@@ -139,7 +140,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	}
 	if s.Rate > 0 {
 		t.rate = max(t.rate, s.Rate)
-		t.limited = t.limited || s.Limited
+		t.limited, t.starved = t.limited || s.Limited, t.starved || s.Starved
 	}
 	if b.mode == compete {
 		b.rival.Sample(now, s)
@@ -251,7 +252,7 @@ func (b *bbr) steer(now time.Duration) {
 	case t.queue > b.most:
 		again := b.over != 0
 		b.overfull(now)
-		if again && !t.drained && t.rate > 0 && t.rate < b.bw {
+		if again && !t.drained && !t.limited && t.rate > 0 && t.rate < b.bw {
 			b.carries(t.rate)
 		}
 	case t.queue > b.most/3:
@@ -265,7 +266,7 @@ func (b *bbr) steer(now time.Duration) {
 		grew := t.rate > b.bw*(1+b.probe/4)
 		b.bw = max(b.bw, t.rate)
 		switch {
-		case t.limited && !grew || b.calm > 0:
+		case t.starved && !grew || b.calm > 0:
 			b.gain = 1
 		case grew && b.gain > 1:
 			b.probe = min(probeFaster*b.probe, probeMost)

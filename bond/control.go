@@ -15,6 +15,7 @@ type Sample struct {
 	Rate     float64       // bytes/s by the receiver's clock, over about a round trip; 0: unknown
 	Drain    float64       // bytes/s while there was a queue all the time: what the path carries; 0: unknown
 	Limited  bool          // Rate is a lower bound: the path was not used as fast as it may
+	Starved  bool          // since there was nothing to be sent
 	Sent     time.Duration // when the newest packet was sent
 	Load     int           // bytes that were in flight then, it included
 	Round    bool          // a round trip ended: something arrived that was sent after the last end was known

@@ -96,8 +96,8 @@ func (h *health) reordered(late time.Duration) {
 // restart forgets what was measured of a path that begins, or begins again.
 func (l *lane) restart(now time.Duration) {
 	l.ctl.Restart(now, l.RTT)
-	l.held = false
-	l.limit, l.round = 0, 0
+	l.held, l.waited = false, false
+	l.limit, l.starve, l.round = 0, 0, 0
 	l.free = max(l.free, now)
 }
 

@@ -272,7 +272,7 @@ func (l *lane) measure(now time.Duration) {
 	took := max(l.markAt-f.at, f.sent-f.first)
 	if took > 0 && took >= l.est.minRTT/2 {
 		l.news.rate = float64(l.delivered-f.bytes) / took.Seconds()
-		l.news.limited = f.limited
+		l.news.limited, l.news.starved = f.limited, f.starved
 		l.est.delivered(now, l.news.rate, f.limited)
 	}
 	l.first, l.at = f.sent, l.markAt
@@ -290,7 +290,7 @@ func (l *lane) tell(now time.Duration) {
 		l.ctl.Sample(now, Sample{
 			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
 			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
-			Rate: n.rate, Drain: n.drain, Limited: n.limited, Sent: l.mark.sent, Load: int(l.mark.load), Round: n.round,
+			Rate: n.rate, Drain: n.drain, Limited: n.limited, Starved: n.starved, Sent: l.mark.sent, Load: int(l.mark.load), Round: n.round,
 		})
 	}
 	l.news = news{}

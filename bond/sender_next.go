@@ -34,6 +34,7 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 			l.held = true
 		} else if wait > 0 {
 			s.wake = min(s.wake, now+wait)
+			l.waited = true
 		} else if at := l.arrival(now, size); best == nil || at < soonest {
 			best, soonest = l, at
 		}
@@ -43,6 +44,7 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 	}
 	// What comes by the fastest that may send is not to come later than it would if all of the backlog waited for the others.
 	if s.wake != Never && s.without(now, best, size, backlog+best.Overhead, from) < soonest {
+		best.waited = false
 		return 0, 0, false // when another may send, this is asked again
 	}
 	s.wake = now
@@ -163,12 +165,15 @@ func (s *Sender) without(now time.Duration, not *lane, size, backlog int, from p
 	return at + time.Hour
 }
 
-// Second finds another living path than not for a copy. It is not bound by pacing, but to twice the window.
+// ahead is how far copies may run ahead of a path's pacing: what is further ahead would have the path rest when the other one fails.
+const ahead = 20 * time.Millisecond
+
+// Second finds another living path than not for a copy. It is not bound by pacing, but to what may be ahead of it, and to twice the window.
 func (s *Sender) Second(now time.Duration, not PathID, size int) (PathID, bool) {
 	from := s.pool()
 	var best *lane
 	for _, l := range s.lanes {
-		if l.ID == not || l.health.state == Silent || from == good && l.health.state == Standby || l.inFlight+size > 2*l.window(s.remote.gap()) {
+		if l.ID == not || l.health.state == Silent || from == good && l.health.state == Standby || l.inFlight+size > 2*l.window(s.remote.gap()) || l.free > now+ahead {
 			continue
 		}
 		if best == nil || l.better(best, now) {
@@ -220,7 +225,7 @@ func (s *Sender) Idle(now time.Duration) {
 		s.wake = s.again(now)
 	}
 	for _, l := range s.lanes {
-		l.held = false
+		l.held, l.waited = false, false
 	}
 }
 

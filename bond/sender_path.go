@@ -14,6 +14,7 @@ type flight struct {
 	load    int32 // bytes that were in flight when it was sent, it included
 	state   fate
 	limited bool // the path was not used as fast as it may
+	starved bool // since there was nothing to be sent
 	quiet   bool // it is weft's own: nobody tells at once that it came
 	twin    bool // it went by another path at once: what is reported may have come by that
 }
@@ -71,8 +72,10 @@ type lane struct {
 	inFlight  int
 	free      time.Duration // when pacing lets the next one go
 	held      bool          // the window, not the application, kept it from sending
+	waited    bool          // something waited for its pacing: a pause since then is ours, and not the application's
 	delivered uint64        // bytes
-	limit     uint64        // what is sent until this much is delivered is limited by the application
+	limit     uint64        // what is sent until this much is delivered is limited by a pause
+	starve    uint64        // and until this much by one of the application
 	first     time.Duration // when the newest arrived one was sent
 	at        time.Duration // when it arrived
 	newest    uint32        // flight after it
@@ -95,6 +98,7 @@ type news struct {
 	rate       float64
 	drain      float64
 	limited    bool
+	starved    bool
 	round      bool
 }
 
@@ -124,14 +128,17 @@ func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 
 	if now-l.free > credit {
 		if !l.held {
 			l.limit = l.delivered + uint64(l.inFlight) + 1
+			if !l.waited {
+				l.starve = l.limit
+			}
 		}
 		l.free = now - credit
 	}
-	l.held = false
+	l.held, l.waited = false, false
 	i, f := l.flights.add()
 	*f = flight{
 		seq: seq, sent: now, size: int32(size), bytes: l.delivered, first: l.first, at: l.at,
-		limited: l.delivered < l.limit, quiet: quiet,
+		limited: l.delivered < l.limit, starved: l.delivered < l.starve, quiet: quiet,
 	}
 	l.inFlight += size
 	f.load = int32(min(l.inFlight, 1<<30))
