@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -29,8 +30,9 @@ const (
 //
 // With beyond, what comes in for anywhere else is not dropped here: a router's rules judge it (SetRouter).
 //
-// The rules are in place before forwarding is switched on. On a kernel that cannot forward IPv6 for one link alone the
-// IPv4 part is done all the same and the error is ErrForwardIPv6.
+// The rules are in place before forwarding is switched on. A kernel that cannot forward IPv6 for one link alone is told to for
+// all, behind a guard that drops what the machine did not pass on before. Where that cannot be, the IPv4 part is done all the same
+// and the error is ErrForwardIPv6.
 func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -53,12 +55,11 @@ func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 	if !hasIPv6(name) {
 		return nil
 	}
-	err = set(setting{settingPath("net/ipv6/conf", name, "force_forwarding"), "1"})
+	err = set(setting{settingPath("net/ipv6/conf", name, forwardOne), "1"})
 	if errors.Is(err, fs.ErrNotExist) {
-		if readSetting("net/ipv6/conf/all/forwarding") == "1" {
-			return nil
+		if err = forwardGuarded(name, beyond); err != nil {
+			return fmt.Errorf("%w: %w", ErrForwardIPv6, err)
 		}
-		return ErrForwardIPv6
 	}
 	if err != nil {
 		return fmt.Errorf("forward within %s: %w", name, err)
@@ -66,15 +67,42 @@ func ForwardWithin(name string, ranges []netip.Prefix, beyond bool) error {
 	return nil
 }
 
+// forwardOne has the kernel forward IPv6 for one interface alone, from Linux 6.17 on. Tests make it a name that no kernel knows.
+var forwardOne = "force_forwarding"
+
+// withinTable is the table of a link for which IPv6 is forwarded for all.
+func withinTable(name string) string { return nftPrefix + name + "-within" }
+
+// forwardGuarded has the kernel forward IPv6 for all interfaces, and drops what that is not for: between others, and, unless beyond,
+// between the link and others. Where somebody else had it forward before, nothing is changed.
+func forwardGuarded(name string, beyond bool) error {
+	if !weftForwards(false) {
+		return nil
+	}
+	err := replaceTable(withinTable(name), func(t *nftTable) {
+		forward := t.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+		t.rule(forward, nftMark(PortalMark, PortalMark, true), nftAccept())
+		if !beyond {
+			t.rule(forward, nftFamily(false), nftIn(name, true), nftOut(name, false), nftDrop())
+			t.rule(forward, nftFamily(false), nftIn(name, false), nftOut(name, true), nftDrop())
+		}
+		t.guard(forward, false, true)
+	})
+	if err != nil {
+		return err
+	}
+	return switchForwarding(false)
+}
+
 // StopForwarding takes back what ForwardWithin did. A link that is gone has left its rules only.
 func StopForwarding(name string) error {
 	var errs []error
-	for _, path := range []string{settingPath("net/ipv4/conf", name, "forwarding"), settingPath("net/ipv6/conf", name, "force_forwarding")} {
+	for _, path := range []string{settingPath("net/ipv4/conf", name, "forwarding"), settingPath("net/ipv6/conf", name, forwardOne)} {
 		if err := writeSetting(setting{path, "0"}); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(append(errs, dropRules(name))...); err != nil {
+	if err := errors.Join(append(errs, stopForwarding(withinTable(name)), dropRules(name))...); err != nil {
 		return fmt.Errorf("stop forwarding within %s: %w", name, err)
 	}
 	return nil

@@ -89,21 +89,28 @@ func received(t *testing.T, f *os.File, mark byte, patience time.Duration) []byt
 }
 
 func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
+	testForwardingWithin(t)
+}
+
+func TestAKernelThatForwardsIPv6ForAllInterfacesOrNoneIsGuarded(t *testing.T) {
+	was := forwardOne
+	forwardOne = "forward_one"
+	t.Cleanup(func() { forwardOne = was })
+	testForwardingWithin(t)
+}
+
+// testForwardingWithin shows what a link that forwards within itself passes on, and what becomes of the kernel's settings.
+func testForwardingWithin(t *testing.T) {
 	inNetworkNamespace(t)
 	ranges := prefixes("100.64.0.0/10", "fd7a::/48")
 	_, overlay := openTUNPair(t, "weft0")
-	_, lan := openTUNPair(t, "lan0")
-	for name, addrs := range map[string][]netip.Prefix{
-		"weft0": prefixes("100.64.0.7/32", "fd7a::7/128"), "lan0": prefixes("192.0.2.1/24", "2001:db8::1/64"),
-	} {
-		routes := ranges
-		if name == "lan0" {
-			routes = prefixes("192.0.2.0/24", "2001:db8::/64")
-		}
-		if err := ConfigureLink(name, addrs, routes, 1400); err != nil {
-			t.Fatal(err)
-		}
+	lanLink, lan := openTUNPair(t, "lan0")
+	otherLink, other := openTUNPair(t, "other0")
+	if err := ConfigureLink("weft0", prefixes("100.64.0.7/32", "fd7a::7/128"), ranges, 1400); err != nil {
+		t.Fatal(err)
 	}
+	plainLink(t, lanLink, "192.0.2.1/24", "2001:db8::1/64")
+	plainLink(t, otherLink, "198.51.100.1/24", "2001:db8:9::1/64")
 	type packet struct {
 		what     string
 		in, out  *os.File
@@ -120,6 +127,8 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 		{"IPv6 from the LAN to a peer", lan, overlay, "2001:db8::9", "fd7a::6"},
 		{"IPv4 from the LAN in a peer's name", lan, overlay, "100.64.0.5", "100.64.0.6"},
 		{"IPv6 from the LAN in a peer's name", lan, overlay, "fd7a::5", "fd7a::6"},
+		{"IPv4 from network to network", other, lan, "198.51.100.9", "192.0.2.9"},
+		{"IPv6 from network to network", other, lan, "2001:db8:9::9", "2001:db8::9"},
 	}
 	mark := byte(0)
 	expect := func(when string, list []packet, want bool) {
@@ -151,11 +160,10 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 		}
 		return n
 	}
+	before := sysctl(t, "net/ipv6/conf/all/forwarding")
 	expect("before", append(within, never...), false)
 	for range 2 { // saying it again changes nothing
-		if err := ForwardWithin("weft0", ranges, false); errors.Is(err, ErrForwardIPv6) {
-			t.Skipf("%v", err)
-		} else if err != nil {
+		if err := ForwardWithin("weft0", ranges, false); err != nil {
 			t.Fatal(err)
 		}
 		expect("forwarding", within, true)
@@ -186,6 +194,9 @@ func TestWhatComesInByAForwardingLinkLeavesByItAndByNoOther(t *testing.T) {
 	expect("afterwards", append(within, never...), false)
 	if n := rules(); n != 0 {
 		t.Errorf("%d rules are left", n)
+	}
+	if got := sysctl(t, "net/ipv6/conf/all/forwarding"); got != before {
+		t.Errorf("forwarding for all interfaces is %s afterwards, want what was before: %s", got, before)
 	}
 	if err := StopForwarding("weft0"); err != nil {
 		t.Errorf("stopping it again: %v", err)

@@ -352,7 +352,7 @@ func (d *Daemon) repairRoutes() {
 		return
 	}
 	s := d.state.Settings()
-	err := host.StopRouter(d.cfg.TUN)
+	err := errors.Join(host.StopForwarding(d.cfg.TUN), host.StopRouter(d.cfg.TUN))
 	if s.ExitNode != "" && !s.Down && d.state.Identity().Joined() {
 		_, closed := host.SetOverlayRoutes(host.OverlayRoutes{Interface: d.cfg.TUN, Exit: true, LAN: s.ExitLAN})
 		err = errors.Join(err, closed)

@@ -24,5 +24,5 @@ func Repair(stateDir, tun string) (left bool, err error) {
 	}
 	defer unlock()
 	left, err = host.ResolverLeft(stateDir)
-	return left, errors.Join(err, host.RepairResolver(stateDir), host.ClearOverlayRoutes(tun), host.StopRouter(tun))
+	return left, errors.Join(err, host.RepairResolver(stateDir), host.ClearOverlayRoutes(tun), host.StopForwarding(tun), host.StopRouter(tun))
 }
