@@ -333,24 +333,14 @@ func (s *crowdSource) Close() error {
 	return nil
 }
 
-func (s *crowdSource) Read(buf []byte) (int, error) {
-	for {
-		if n, err := s.TryRead(buf); n > 0 || err != nil {
-			return n, err
-		}
-		select {
-		case <-s.more:
-			if n, err := s.TryRead(buf); n > 0 || err != nil {
-				return n, err
-			}
-			return 0, nil // as of a Wake
-		case <-time.After(crowdPatience): // for what is lost
-		}
+// Await does not wait longer than for what is lost: no bond asks for less here.
+func (s *crowdSource) Await(time.Duration) error {
+	select {
+	case <-s.more:
+	case <-time.After(crowdPatience):
 	}
+	return nil
 }
-
-// ReadFor does not wait as long as it might: no bond asks for it here.
-func (s *crowdSource) ReadFor(buf []byte, _ time.Duration) (int, error) { return s.TryRead(buf) }
 
 func (s *crowdSource) TryRead(buf []byte) (int, error) {
 	if s.closed.Load() {
@@ -434,17 +424,9 @@ func (s *crowdSink) TryRead([]byte) (int, error) {
 	return 0, nil
 }
 
-func (s *crowdSink) Read(buf []byte) (int, error) {
+func (s *crowdSink) Await(time.Duration) error {
 	<-s.wake
-	return s.TryRead(buf)
-}
-
-func (s *crowdSink) ReadFor(buf []byte, most time.Duration) (int, error) {
-	select {
-	case <-s.wake:
-	case <-time.After(most):
-	}
-	return s.TryRead(buf)
+	return nil
 }
 
 func (s *crowdSink) Wake() {

@@ -368,7 +368,7 @@ func TestABondWithoutTrafficKeepsNoLine(t *testing.T) {
 	a, b, _ := manyWays(t, BondAggregate, 0)
 	seq := bonds(t, a, b, 1)
 	o := newSender(a.Engine, &loop{packet: append(make([]byte, segment.HeaderSize), packet(addrOf(1), addrOf(2), seq, 100)...), give: 1})
-	o.fill()
+	o.fill(true)
 	o.serve()
 	if len(o.lines) != 1 {
 		t.Fatalf("%d lines while there is traffic", len(o.lines))
@@ -402,7 +402,7 @@ func TestBondedHotPathsAllocateNothing(t *testing.T) {
 	o := newSender(a.Engine, l)
 	once := func() {
 		l.give = 1
-		o.fill()
+		o.fill(true)
 		o.serve()
 	}
 	for range 2000 { // until the log of what was sent is as large as it gets

@@ -17,18 +17,16 @@ type Device interface {
 	Close() error
 }
 
-// A Queue is one of a Device's. One goroutine at a time may read, any number may write.
+// A Queue is one of a Device's. One goroutine at a time may wait, and one at a time may read; any number may write.
 type Queue interface {
-	// Read waits for a packet and reads it: header and packet, into buf, which has room for ReadSize bytes. Zero without an
-	// error means that it was woken.
-	Read(buf []byte) (int, error)
-	// ReadFor is Read that waits so long at most: zero without an error means that time is over, too.
-	ReadFor(buf []byte, most time.Duration) (int, error)
-	// TryRead is Read without waiting: zero means that there is none.
+	// Await waits until there may be a packet, until it is woken, or so long at most; if that is negative, without an end.
+	Await(most time.Duration) error
+	// TryRead reads a packet, header and packet, into buf, which has room for ReadSize bytes. Zero without an error means
+	// that there is none.
 	TryRead(buf []byte) (int, error)
 	// Write writes one: header and packet. It never waits: what the other side has no room for is lost, with an error.
 	Write(packet []byte) error
-	// Wake has the Read that waits, or else the next, return at once.
+	// Wake has the Await that waits, or else the next, return at once.
 	Wake()
 }
 

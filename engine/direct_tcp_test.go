@@ -159,7 +159,7 @@ func TestSendingByAConnectionAllocatesNothing(t *testing.T) {
 		once := func() {
 			l.give = 3
 			for l.give > 0 || o.queue.Len() > 0 {
-				o.fill()
+				o.fill(true)
 				o.send()
 			}
 		}

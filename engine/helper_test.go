@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,10 +44,16 @@ type memTUN struct {
 	closed chan struct{}
 	woken  chan struct{}
 	once   sync.Once
+
+	mu    sync.Mutex
+	first []byte // taken out by who waited for it
+
+	echoes  atomic.Bool // what is written is answered
+	answers chan []byte // which wakes nobody
 }
 
 func newMemTUN() *memTUN {
-	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{}), woken: make(chan struct{}, 1)}
+	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{}), woken: make(chan struct{}, 1), answers: make(chan []byte, 256)}
 }
 
 // frame puts a virtio-net header in front.
@@ -54,31 +62,41 @@ func frame(buf, p []byte) int {
 	return segment.HeaderSize + copy(buf[segment.HeaderSize:], p)
 }
 
-func (m *memTUN) Read(buf []byte) (int, error) {
-	select {
-	case p := <-m.out:
-		return frame(buf, p), nil
-	case <-m.closed:
-		return 0, os.ErrClosed
-	case <-m.woken:
-		return 0, nil
+// Await keeps others from reading meanwhile: it has to take a packet out to see it.
+func (m *memTUN) Await(most time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.first != nil {
+		return nil
 	}
-}
-
-func (m *memTUN) ReadFor(buf []byte, most time.Duration) (int, error) {
-	select {
-	case p := <-m.out:
-		return frame(buf, p), nil
-	case <-m.closed:
-		return 0, os.ErrClosed
-	case <-m.woken:
-		return 0, nil
-	case <-time.After(most):
-		return 0, nil
+	var late <-chan time.Time
+	if most >= 0 {
+		late = time.After(most)
 	}
+	select {
+	case m.first = <-m.out:
+	case <-m.closed:
+		return os.ErrClosed
+	case <-m.woken:
+	case <-late:
+	}
+	return nil
 }
 
 func (m *memTUN) TryRead(buf []byte) (int, error) {
+	select {
+	case p := <-m.answers:
+		return frame(buf, p), nil
+	default:
+	}
+	if !m.mu.TryLock() {
+		return 0, nil
+	}
+	defer m.mu.Unlock()
+	if p := m.first; p != nil {
+		m.first = nil
+		return frame(buf, p), nil
+	}
 	select {
 	case p := <-m.out:
 		return frame(buf, p), nil
@@ -97,6 +115,9 @@ func (m *memTUN) Write(packet []byte) error {
 		return err
 	}
 	for p := s.Next(); p != nil; p = s.Next() {
+		if m.echoes.Load() {
+			m.answers <- slices.Concat(p[:12], p[16:20], p[12:16], p[20:])
+		}
 		select {
 		case m.in <- append([]byte(nil), p...):
 		case <-m.closed:

@@ -108,8 +108,7 @@ type loop struct {
 	packets, bytes int
 }
 
-func (l *loop) Read(b []byte) (int, error)                     { return l.TryRead(b) }
-func (l *loop) ReadFor(b []byte, _ time.Duration) (int, error) { return l.TryRead(b) }
+func (l *loop) Await(time.Duration) error { return nil }
 func (l *loop) TryRead(b []byte) (int, error) {
 	if l.give == 0 {
 		return 0, nil
@@ -172,7 +171,7 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 			once := func() {
 				l.give = 3
 				for l.give > 0 || o.queue.Len() > 0 {
-					o.fill()
+					o.fill(true)
 					o.send()
 				}
 			}
@@ -293,7 +292,7 @@ func BenchmarkSealAndSendASuperPacket(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		l.give = 1
-		o.fill()
+		o.fill(true)
 		o.send()
 	}
 }

@@ -19,7 +19,8 @@ type opener struct {
 	e            *Engine
 	sieve        *wireguard.Sieve
 	merge, spare *segment.Merger
-	to           Queue
+	to           *sender  // by whose queue it is written
+	wrote        int      // packets
 	session      *session // whose window is held
 	order        *ordered // of its peer, held as well; nil: what comes is delivered as it comes
 	came, data   bool     // by it: something authentic, something with a packet in it
@@ -63,6 +64,15 @@ func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
 	}
 	o.end()
 	o.socket = inbox{}
+	e.putOpener(o)
+}
+
+// putOpener gives an opener back. What the device answers to a packet that came alone is sent before.
+func (e *Engine) putOpener(o *opener) {
+	if o.wrote == 1 {
+		o.to.answer(o.now)
+	}
+	o.wrote = 0
 	e.openers.Put(o)
 }
 
@@ -392,7 +402,7 @@ func (o *opener) hold(s *session) {
 	}
 	if o.session = s; s != nil {
 		s.mu.Lock()
-		o.to = o.e.queueOf(s.peer)
+		o.to = o.e.senderOf(s.peer)
 		if r := s.peer.order.Load(); r != nil {
 			r.mu.Lock()
 			o.order = r
@@ -411,8 +421,8 @@ func (o *opener) letGo() {
 	r.mu.Unlock()
 }
 
-// queueOf is the queue of the device that a peer's packets are written to.
-func (e *Engine) queueOf(p *peer) Queue { return e.senders[int(p.id)%len(e.senders)].from }
+// senderOf is the sender to whose queue of the device a peer's packets are written.
+func (e *Engine) senderOf(p *peer) *sender { return e.senders[int(p.id)%len(e.senders)] }
 
 // endRun counts a run.
 func (o *opener) endRun() {
@@ -430,7 +440,8 @@ func (o *opener) endRun() {
 // write writes what was put together to the device.
 func (o *opener) write() {
 	if o.merge.Len() > 0 {
-		o.e.deliver(o.to, o.merge.Take())
+		o.wrote += o.merge.Len()
+		o.e.deliver(o.to.from, o.merge.Take())
 	}
 }
 
@@ -454,7 +465,7 @@ func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]b
 		o.relayed(src, weft.Via{Method: weft.RelayStream, Relay: id}, b)
 	}
 	o.end()
-	e.openers.Put(o)
+	e.putOpener(o)
 }
 
 // watch has the control goroutine look at a peer's times, as long as it is not quiet.

@@ -152,10 +152,10 @@ func (r *ordered) ring() {
 	r.mu.Lock()
 	r.alarm = bond.Never
 	o.order = r
-	o.to = o.e.queueOf(r.peer)
+	o.to = o.e.senderOf(r.peer)
 	o.letGo()
 	o.end()
-	r.e.openers.Put(o)
+	r.e.putOpener(o)
 }
 
 // stop ends it: the peer is no more.

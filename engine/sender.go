@@ -2,11 +2,13 @@ package engine
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"weft/bond"
 	"weft/engine/queue"
 	"weft/engine/segment"
+	"weft/host"
 	"weft/wireguard"
 )
 
@@ -22,6 +24,10 @@ const (
 	smallPacket = 2048 - 64
 	// largePackets is how many super-packets wait at most.
 	largePackets = 64
+	// lull is after how long without a packet the device was idle: longer than any pause of a transfer in a local network.
+	lull = time.Millisecond
+	// forever is a wait without an end.
+	forever time.Duration = -1
 )
 
 // A parcel is a packet that waits, with its header in front.
@@ -32,7 +38,14 @@ type parcel struct {
 	twice bool // in a bond's line: by two ways
 }
 
-// A sender takes packets from one queue of the device and sends them. All of it is one goroutine's.
+// Whose turn it is to take packets from a queue of the device, and to have all that is the sender's.
+const (
+	own     int32 = iota // the sender's goroutine's
+	nobodys              // it waits for the device
+	openers              // an opener's, meanwhile
+)
+
+// A sender takes packets from one queue of the device and sends them. All of it is one goroutine's, whose turn it is.
 type sender struct {
 	e       *Engine
 	number  int
@@ -43,6 +56,9 @@ type sender struct {
 	small   []*parcel // free
 	large   []*parcel
 	larges  int // there are, free or not
+
+	turn   atomic.Int32
+	lately atomic.Int64 // when there was a packet in the device
 
 	lines  []*line       // of peers with several ways
 	paced  *burst        // what goes by them
@@ -69,7 +85,7 @@ func newSender(e *Engine, from Queue) *sender {
 // run sends until the device is closed.
 func (o *sender) run() {
 	for {
-		if err := o.fill(); err != nil {
+		if err := o.fill(true); err != nil {
 			o.e.stop(err)
 			return
 		}
@@ -80,21 +96,36 @@ func (o *sender) run() {
 	}
 }
 
-// wait is a Read that ends when lines are to be served.
+// wait waits for a packet and reads it. Zero without an error: lines are to be served.
 func (o *sender) wait(buf []byte) (int, error) {
 	o.roused = true // unless a packet is what ends it
-	if o.next == bond.Never {
-		return o.from.Read(buf)
+	for again := 0; ; again++ {
+		if n, err := o.from.TryRead(buf); n > 0 || err != nil || again > host.Looks {
+			return n, err
+		}
+		left := forever
+		if o.next != bond.Never {
+			if left = o.next - o.e.bondNow(); left <= 0 {
+				return 0, nil
+			}
+		}
+		if again < host.Looks {
+			host.LetOthers()
+			continue
+		}
+		o.turn.Store(nobodys)
+		err := o.from.Await(left)
+		for !o.turn.CompareAndSwap(nobodys, own) {
+			host.LetOthers() // an opener is about to give it back
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	left := o.next - o.e.bondNow()
-	if left <= 0 {
-		return o.from.TryRead(buf)
-	}
-	return o.from.ReadFor(buf, left)
 }
 
-// fill waits for a packet, if none waits in the queue, and takes those behind it.
-func (o *sender) fill() error {
+// fill takes packets, and waits for the first if none waits in the queue and it may.
+func (o *sender) fill(may bool) error {
 	var now time.Time
 	for i := range drainMost {
 		if o.scratch == nil {
@@ -103,7 +134,7 @@ func (o *sender) fill() error {
 			}
 		}
 		read := o.from.TryRead
-		if i == 0 && o.queue.Len() == 0 {
+		if i == 0 && may && o.queue.Len() == 0 {
 			read = o.wait
 		}
 		n, err := read(o.scratch.data[:ReadSize])
@@ -113,10 +144,27 @@ func (o *sender) fill() error {
 		o.roused = false
 		if now.IsZero() {
 			now = time.Now()
+			o.lately.Store(int64(now.Sub(o.e.began)))
 		}
 		o.push(now, n)
 	}
 	return nil
+}
+
+// answer sends what the device has to say to a packet that was just written to it: to an echo, or to a segment. Who wrote it is awake,
+// and the sender's goroutine would have to be woken. That is quicker where the device was idle; else it would keep an
+// opener from its socket.
+func (o *sender) answer(now int64) {
+	if now-o.lately.Load() < int64(lull) || !o.turn.CompareAndSwap(nobodys, openers) {
+		return
+	}
+	err := o.fill(false)
+	o.send()
+	more := err != nil || o.queue.Len() > 0 || len(o.lines) > 0
+	o.turn.Store(nobodys)
+	if more {
+		o.from.Wake()
+	}
 }
 
 // push puts what was read into the queue.

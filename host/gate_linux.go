@@ -43,12 +43,8 @@ func newGate(fd int) (*gate, error) {
 	return &gate{fd: fd, event: event}, nil
 }
 
-// looks is how often something that is not ready is looked at again before its thread waits: others have their turn
-// between, and waking up costs more than a look.
-const looks = 8
-
-// letOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
-func letOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// LetOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
+func LetOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // until calls f, which must not block, until it is true, and waits for events (POLLIN, POLLOUT) between.
 func (g *gate) until(events int16, f func(fd uintptr) bool) error {

@@ -103,7 +103,7 @@ func BenchmarkReadFromTUN(b *testing.B) {
 					waiting = burst
 					b.StartTimer()
 				}
-				n, err := q.Read(buf)
+				n, err := readOf(q, buf)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -299,7 +299,7 @@ func TestAReadThatWaitsIsWokenAndNoWakeUpIsLost(t *testing.T) {
 	var returns atomic.Int64
 	wg.Go(func() {
 		for buf := make([]byte, 2048); ; {
-			if _, err := q.Read(buf); err != nil {
+			if _, err := readOf(q, buf); err != nil {
 				return
 			}
 			returns.Add(1)
@@ -350,7 +350,7 @@ func TestAReadThatWaitsIsWokenAndNoWakeUpIsLost(t *testing.T) {
 	q.Wake()                                      // ahead of the Read
 	for n, buf := 1, make([]byte, 2048); n > 0; { // the kernel may have something to say, too
 		var err error
-		if n, err = q.Read(buf); err != nil {
+		if n, err = readOf(q, buf); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -365,7 +365,7 @@ func TestClosingEndsReadsAndWritesAndTheInterfaceIsGone(t *testing.T) {
 			wg.Go(func() {
 				buf := make([]byte, 2048)
 				for {
-					if _, err := q.Read(buf); err != nil {
+					if _, err := readOf(q, buf); err != nil {
 						if err != os.ErrClosed {
 							t.Error(err)
 						}
@@ -415,7 +415,7 @@ func TestAnInterfaceThatSomebodyRemovesEndsTheReadWithASentence(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		for buf := make([]byte, 2048); ; {
-			if _, err := tun.Queues()[0].Read(buf); err != nil {
+			if _, err := readOf(tun.Queues()[0], buf); err != nil {
 				ended <- err
 				return
 			}
@@ -460,7 +460,7 @@ func TestPacketsCostNoMemory(t *testing.T) {
 			t.Error(err)
 		}
 		q.Wake()
-		if _, err := q.Read(buf); err != nil {
+		if _, err := readOf(q, buf); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {

@@ -2,6 +2,8 @@
 
 package host
 
+import "time"
+
 // TUN is an interface whose packets come to this process.
 type TUN struct{}
 
@@ -16,10 +18,13 @@ func (*TUN) Close() error          { return ErrNotSupported }
 // TUNQueue is one of its queues.
 type TUNQueue struct{}
 
-func (*TUNQueue) Read([]byte) (int, error)    { return 0, ErrNotSupported }
+func (*TUNQueue) Await(time.Duration) error   { return ErrNotSupported }
 func (*TUNQueue) TryRead([]byte) (int, error) { return 0, ErrNotSupported }
 func (*TUNQueue) Write([]byte) error          { return ErrNotSupported }
 func (*TUNQueue) Wake()                       {}
+
+// LetOthers does nothing here.
+func LetOthers() {}
 
 func SetLinkMTU(string, int) error      { return ErrNotSupported }
 func SetLinkSegments(string, int) error { return ErrNotSupported }

@@ -127,7 +127,7 @@ func bridge(t testing.TB, from, to *TUN, apart bool) *carried {
 
 func carry(t testing.TB, from, to *TUNQueue, c *carried) {
 	for buf := make([]byte, 1<<16+64); ; {
-		n, err := from.Read(buf)
+		n, err := readOf(from, buf)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				t.Error(err)
@@ -146,7 +146,7 @@ func carryApart(t testing.TB, from, to *TUNQueue, c *carried) {
 	m, spare := segment.NewMerger(64), segment.NewMerger(64)
 	var s segment.Splitter
 	for {
-		n, err := from.Read(buf)
+		n, err := readOf(from, buf)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				t.Error(err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TUNQueue is one queue of a TUN. One goroutine at a time may read, any number may write and wake.
+// A TUNQueue is one queue of a TUN. One goroutine at a time may wait, and one at a time may read; any number may write and wake.
 type TUNQueue struct {
 	name string // of the interface
 	gate *gate
@@ -45,58 +45,33 @@ func (q *TUNQueue) once(buf []byte) (int, syscall.Errno) {
 	}
 }
 
-// Read waits for a packet and reads it: header and packet. Zero without an error means that it was woken.
-func (q *TUNQueue) Read(buf []byte) (int, error) { return q.ReadFor(buf, forever) }
-
-// ReadFor is Read that waits so long at most, if it is not negative. Zero without an error means that time is over, too.
-func (q *TUNQueue) ReadFor(buf []byte, most time.Duration) (int, error) {
-	var end time.Time
-	if most >= 0 {
-		end = time.Now().Add(most)
-	}
+// Await waits until there may be a packet, until it is woken, or so long at most; if that is negative, without an end.
+func (q *TUNQueue) Await(most time.Duration) error {
 	q.gate.mu.RLock()
 	defer q.gate.mu.RUnlock()
-	for again := 0; ; again++ {
-		if q.gate.closed.Load() {
-			return 0, os.ErrClosed
-		}
-		n, errno := q.once(buf)
-		switch {
-		case errno != unix.EAGAIN:
-			return n, q.failure(errno)
-		case again < looks:
-			letOthers()
-			continue
-		}
-		q.waiting.Store(true)
-		woken := q.woken.Load()
-		var err error
-		if !woken {
-			left := most
-			if most >= 0 {
-				left = max(0, time.Until(end))
-			}
-			woken, err = q.gate.wait(unix.POLLIN, left)
-		}
-		q.waiting.Store(false)
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("waiting for packets of interface %s: %w", q.name, err)
-		case woken && !q.gate.closed.Load():
-			q.gate.rest()
-			q.woken.Store(false) // behind the rest: who wakes from now on does it anew
-			return 0, nil
-		case most >= 0 && !time.Now().Before(end):
-			n, errno := q.once(buf) // it may have come with the end
-			if errno == unix.EAGAIN {
-				return 0, nil
-			}
-			return n, q.failure(errno)
-		}
+	if q.gate.closed.Load() {
+		return os.ErrClosed
 	}
+	q.waiting.Store(true)
+	woken := q.woken.Load()
+	var err error
+	if !woken {
+		woken, err = q.gate.wait(unix.POLLIN, most)
+	}
+	q.waiting.Store(false)
+	switch {
+	case q.gate.closed.Load():
+		return os.ErrClosed
+	case err != nil:
+		return fmt.Errorf("waiting for packets of interface %s: %w", q.name, err)
+	case woken:
+		q.gate.rest()
+		q.woken.Store(false) // behind the rest: who wakes from now on does it anew
+	}
+	return nil
 }
 
-// TryRead is Read without waiting: zero means that there is none.
+// TryRead reads a packet, header and packet. Zero without an error means that there is none.
 func (q *TUNQueue) TryRead(buf []byte) (int, error) {
 	q.gate.mu.RLock()
 	defer q.gate.mu.RUnlock()
@@ -136,7 +111,7 @@ func (q *TUNQueue) failure(errno syscall.Errno) error {
 	return errno
 }
 
-// Wake has the Read that waits, or else the next that would, return at once.
+// Wake has the Await that waits, or else the next that would, return at once.
 func (q *TUNQueue) Wake() {
 	if !q.woken.Swap(true) && q.waiting.Load() {
 		q.gate.mu.RLock()

@@ -104,10 +104,10 @@ func (r *UDPReader) attempt(fd uintptr) bool {
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
-			if again >= looks {
+			if again >= Looks {
 				return false
 			}
-			letOthers()
+			LetOthers()
 		case errno != 0:
 			r.errno = errno
 			return true

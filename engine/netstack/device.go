@@ -65,17 +65,12 @@ func (d *port) Close() error {
 // Wake ends the wait for a packet, or else the next.
 func (d *port) Wake() { d.link.interrupt() }
 
-// Read waits for a packet that the stack sends.
-func (d *port) Read(buf []byte) (int, error) { return d.read(buf, forever) }
+// Await waits for a packet that the stack sends.
+func (d *port) Await(most time.Duration) error { return d.link.await(most) }
 
-// ReadFor waits so long at most.
-func (d *port) ReadFor(buf []byte, most time.Duration) (int, error) { return d.read(buf, max(0, most)) }
-
-// TryRead does not wait.
-func (d *port) TryRead(buf []byte) (int, error) { return d.read(buf, 0) }
-
-func (d *port) read(buf []byte, most time.Duration) (int, error) {
-	p, err := d.link.take(most)
+// TryRead takes one, if there is one.
+func (d *port) TryRead(buf []byte) (int, error) {
+	p, err := d.link.take()
 	if p == nil {
 		return 0, err
 	}

@@ -43,7 +43,7 @@ func TestStreamsLeaveInSuperPacketsThatFitOneSend(t *testing.T) {
 		look := func(t testing.TB, to, from engine.Queue) {
 			var s segment.Splitter
 			for buf := make([]byte, engine.ReadSize); ; {
-				n, err := from.Read(buf)
+				n, err := readOf(from, buf)
 				if err != nil {
 					return
 				}
@@ -240,7 +240,7 @@ func TestNoWakeUpOfTheDeviceIsLost(t *testing.T) {
 	if n, err := q.TryRead(buf); n != 0 || err != nil {
 		t.Errorf("an empty device: %d, %v", n, err)
 	}
-	if n, err := q.Read(buf); n != 0 || err != nil {
+	if n, err := readOf(q, buf); n != 0 || err != nil {
 		t.Errorf("woken ahead: %d, %v", n, err)
 	}
 	const rounds = 20000
@@ -249,7 +249,7 @@ func TestNoWakeUpOfTheDeviceIsLost(t *testing.T) {
 	go func() {
 		buf := make([]byte, engine.ReadSize)
 		for seen := int64(0); seen < rounds; {
-			if _, err := q.Read(buf); err != nil {
+			if _, err := readOf(q, buf); err != nil {
 				return
 			}
 			if now := said.Load(); now != seen {
@@ -304,7 +304,7 @@ func TestAReadThatWaitsEndsWithTheDevice(t *testing.T) {
 	dev, _ := newStack(t, addrA4)
 	ended := make(chan error)
 	go func() {
-		_, err := dev.Queues()[0].Read(make([]byte, engine.ReadSize))
+		_, err := readOf(dev.Queues()[0], make([]byte, engine.ReadSize))
 		ended <- err
 	}()
 	for range 100 {
@@ -324,13 +324,24 @@ func TestAReadThatWaitsEndsWithTheDevice(t *testing.T) {
 	}
 }
 
-func TestAReadForEndsWithItsTimeOrWithAPacket(t *testing.T) {
+// readOf waits for a packet and reads it; zero without an error: the queue was woken.
+func readOf(q engine.Queue, buf []byte) (int, error) {
+	if n, err := q.TryRead(buf); n > 0 || err != nil {
+		return n, err
+	}
+	if err := q.Await(time.Hour); err != nil {
+		return 0, err
+	}
+	return q.TryRead(buf)
+}
+
+func TestAWaitEndsWithItsTimeOrWithAPacket(t *testing.T) {
 	dev, _ := newStack(t, addrA4)
 	q, buf := dev.Queues()[0], make([]byte, engine.ReadSize)
 	for range 3 {
 		began := time.Now()
-		if n, err := q.ReadFor(buf, 20*time.Millisecond); n != 0 || err != nil {
-			t.Errorf("nothing came, and it gave %d, %v", n, err)
+		if err := q.Await(20 * time.Millisecond); err != nil {
+			t.Errorf("nothing came: %v", err)
 		}
 		if took := time.Since(began); took < 20*time.Millisecond {
 			t.Errorf("it ended after %v", took)
@@ -338,11 +349,14 @@ func TestAReadForEndsWithItsTimeOrWithAPacket(t *testing.T) {
 	}
 	q.Wake()
 	began := time.Now()
-	if n, err := q.ReadFor(buf, time.Hour); n != 0 || err != nil || time.Since(began) > patience {
-		t.Errorf("woken, it gave %d, %v after %v", n, err, time.Since(began))
+	if err := q.Await(time.Hour); err != nil || time.Since(began) > patience {
+		t.Errorf("woken, it ended after %v: %v", time.Since(began), err)
 	}
 	dev.Close()
-	if _, err := q.ReadFor(buf, time.Hour); err == nil {
+	if err := q.Await(time.Hour); err == nil {
+		t.Error("a closed device is waited for")
+	}
+	if _, err := q.TryRead(buf); err == nil {
 		t.Error("a closed device is read from")
 	}
 }

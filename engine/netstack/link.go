@@ -35,9 +35,6 @@ type link struct {
 	late       bool        // it has
 }
 
-// forever is a wait without an end.
-const forever time.Duration = -1
-
 var (
 	_ stack.LinkEndpoint = (*link)(nil)
 	_ stack.GSOEndpoint  = (*link)(nil)
@@ -74,13 +71,11 @@ func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
 	return queued, nil
 }
 
-// take takes the first packet, which is then the caller's, and waits for one so long at most, or forever. Nil without an
-// error means that there is none, or that the wait was ended.
-func (l *link) take(most time.Duration) (*stack.PacketBuffer, error) {
+// await waits until there is a packet, until it is interrupted, or so long at most; if that is negative, without an end.
+func (l *link) await(most time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wait := most != 0
-	if wait && l.n == 0 && !l.woken && !l.end {
+	if l.n == 0 && !l.woken && !l.end && most != 0 {
 		if l.late = false; most > 0 {
 			l.alarm(most)
 			defer l.timer.Stop()
@@ -89,11 +84,23 @@ func (l *link) take(most time.Duration) (*stack.PacketBuffer, error) {
 			l.wake.Wait()
 		}
 	}
+	if l.end {
+		return os.ErrClosed
+	}
+	if l.n == 0 {
+		l.woken = false
+	}
+	return nil
+}
+
+// take takes the first packet, which is then the caller's. Nil without an error means that there is none.
+func (l *link) take() (*stack.PacketBuffer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case l.end:
 		return nil, os.ErrClosed
 	case l.n == 0:
-		l.woken = l.woken && !wait
 		return nil, nil
 	}
 	p := l.ring[l.head]

@@ -241,7 +241,7 @@ func internetChecksum(b []byte) uint16 {
 func one(t *testing.T, dev engine.Device) []byte {
 	t.Helper()
 	buf := make([]byte, engine.ReadSize)
-	n, err := dev.Queues()[0].Read(buf)
+	n, err := readOf(dev.Queues()[0], buf)
 	if n == 0 || err != nil {
 		t.Fatalf("read %d bytes, %v", n, err)
 	}
@@ -323,7 +323,7 @@ func TestGarbageFromThePeerLeavesTheStackWorking(t *testing.T) {
 	found := make(chan bool)
 	go func() {
 		for buf := make([]byte, engine.ReadSize); ; {
-			n, err := q.Read(buf)
+			n, err := readOf(q, buf)
 			if err != nil {
 				return
 			}
@@ -381,7 +381,7 @@ func TestClosingTheDeviceEndsEveryConnection(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the program's connection was left open")
 	}
-	if _, err := devA.Queues()[0].Read(make([]byte, engine.ReadSize)); !errors.Is(err, os.ErrClosed) {
+	if _, err := readOf(devA.Queues()[0], make([]byte, engine.ReadSize)); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("reading from a closed device: %v", err)
 	}
 	if err := devA.Queues()[0].Write(bare(icmpEcho(addrB4, addrA4))); !errors.Is(err, os.ErrClosed) {

@@ -68,7 +68,7 @@ func apart(t testing.TB, from engine.Queue, give func(p []byte, last bool)) {
 	var s segment.Splitter
 	buf := make([]byte, engine.ReadSize)
 	for {
-		n, err := from.Read(buf)
+		n, err := readOf(from, buf)
 		if err != nil {
 			return
 		}
