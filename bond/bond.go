@@ -8,7 +8,8 @@
 // counters came, and of each path the newest with its arrival time. From that come the round trip, without the time for which the
 // receiver held the report; the delay of one way up to a constant that is the same for all paths, so that they can be compared, and what
 // a packet waited in queues is known exactly; and the rate of delivery over a round trip, by the receiver's clock. While a queue
-// never empties, what arrives is what the path carries, and that is known within 10 ms.
+// never empties, what arrives is what the path carries, and that is known within 10 ms. A message that went by two paths at once is settled by the
+// first copy; each path has credit for its own only when something has come by it that was sent as late.
 //
 // # Choosing
 //

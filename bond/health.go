@@ -124,7 +124,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	}
 	for i := l.newest; i != l.flights.head; i++ {
 		f := l.flights.at(i)
-		if f.state != away && !(f.twin && f.state == arrived) || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
+		if !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
 		if late = clock - f.sent - owd; late <= 0 {
@@ -149,7 +149,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	// A few: they may be lost alone.
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
-		if f.state == away && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
+		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
 			s.lose(now, l, i)
 			h.overdue++
 			overdue--
@@ -263,7 +263,7 @@ func (s *Sender) ease(now time.Duration) {
 // strand has all flights of a path sent again by others.
 func (s *Sender) strand(now time.Duration, l *lane) {
 	for i := l.flights.tail; i != l.flights.head; i++ {
-		if l.flights.at(i).state == away {
+		if l.flights.at(i).state.flying() {
 			s.lose(now, l, i)
 		}
 	}
@@ -291,6 +291,7 @@ func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) 
 			l.credit(f)
 		}
 	}
+	l.pass(now, i)
 	doubted := h.doubted
 	h.progress(now, int(i+1-l.newest))
 	l.newest = i + 1

@@ -73,11 +73,8 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	var i uint32
 	if ok {
 		l, i = s.sender(s.ledger.msg(seq), seq, f, p)
-	} else if l = s.lane(PathID(p.ID)); l != nil {
-		// Of copies nothing is learnt that way: what went by both paths counted when the first of it came.
-		if i, ok = l.find(seq); !ok || l.health.state != Silent && l.health.doubted == 0 && l.flights.at(i).state != lost {
-			return
-		}
+	} else {
+		l, i = s.copied(seq, f, p)
 	}
 	if l == nil || int32(i-l.newest) < 0 {
 		return
@@ -91,6 +88,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 			l.est.fate(now, false)
 			l.health.learn(now, s.remote.local(p.At)-fl.sent-l.est.owd.latest)
 		}
+		l.pass(now, i)
 		l.health.progress(now, int(i+1-l.newest))
 		l.newest = i + 1
 	}
@@ -107,6 +105,22 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.est.owd.add(now, at-fl.sent, fl.size)
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
 	l.news.queue = l.est.owd.waited
+}
+
+// copied finds by which path a message came that came by another before, and is off the books: the one that is named, or the only one that
+// it went by and the receiver does not know.
+func (s *Sender) copied(seq uint64, f *wire.Feedback, p *wire.FeedbackPath) (l *lane, i uint32) {
+	for _, o := range s.lanes {
+		if p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && named(f, o.ID) {
+			continue
+		}
+		if at, ok := o.find(seq); ok && l != nil {
+			return nil, 0
+		} else if ok {
+			l, i = o, at
+		}
+	}
+	return l, i
 }
 
 // sender finds by which path, and by which sending, a message came. The books know if it went by one path only. Else the receiver may know
@@ -229,7 +243,25 @@ func (s *Sender) came(now time.Duration, sr *series, f *wire.Feedback) {
 	}
 }
 
-// arrived settles a message.
+// pass has copies that came by another path first count as arrived by this one, up to a flight that has.
+func (l *lane) pass(now time.Duration, i uint32) {
+	for j := l.newest; int32(j-i) <= 0; j++ {
+		if f := l.flights.at(j); l.flights.has(j) && f.state == elsewhere {
+			l.landed(now, f)
+		}
+	}
+}
+
+// landed takes a flight off that has arrived.
+func (l *lane) landed(now time.Duration, f *flight) {
+	f.state = arrived
+	l.inFlight -= int(f.size)
+	l.credit(f)
+	l.est.fate(now, false)
+}
+
+// arrived settles a message. Of one that went by two paths at once it is not known by which it came: each is given credit for it when something
+// has come by it that was sent as late, or the slower one would be held to be as fast as the other.
 func (s *Sender) arrived(now time.Duration, seq uint64) {
 	m := s.ledger.msg(seq)
 	if m.settled {
@@ -240,11 +272,10 @@ func (s *Sender) arrived(now time.Duration, seq uint64) {
 		l, f := s.flight(h, seq)
 		switch {
 		case f == nil:
+		case f.state == away && f.twin && int32(h.flight-l.newest) >= 0:
+			f.state = elsewhere
 		case f.state == away:
-			f.state = arrived
-			l.inFlight -= int(f.size)
-			l.credit(f)
-			l.est.fate(now, false)
+			l.landed(now, f)
 		case f.state == lost && m.n == 1: // it was only late
 			f.state = arrived
 			l.credit(f)

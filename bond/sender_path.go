@@ -23,11 +23,15 @@ type flight struct {
 type fate uint8
 
 const (
-	away    fate = iota
-	arrived      // reported, by whichever way it came
+	away      fate = iota
+	elsewhere      // its message came, perhaps as a copy by another path: it may be on its way by this one yet
+	arrived        // reported, by whichever way it came
 	lost
 	void // of no account: its message is forgotten
 )
+
+// flying reports whether a flight is in flight.
+func (f fate) flying() bool { return f <= elsewhere }
 
 const (
 	flightsFirst = 64
@@ -152,7 +156,7 @@ func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 
 
 // forget takes a flight off the books without a judgement.
 func (l *lane) forget(i uint32) {
-	if f := l.flights.at(i); f.state == away {
+	if f := l.flights.at(i); f.state.flying() {
 		f.state = void
 		l.inFlight -= int(f.size)
 	}
@@ -171,7 +175,11 @@ func (l *lane) skip() uint32 {
 
 // find looks among the flights that are newer than the newest that arrived, for one whose message is settled.
 func (l *lane) find(seq uint64) (uint32, bool) {
-	for i := l.newest; i != l.flights.head && l.flights.has(i); i++ {
+	i := l.newest
+	if int32(i-l.flights.tail) < 0 {
+		i = l.flights.tail
+	}
+	for ; i != l.flights.head; i++ {
 		if l.flights.at(i).seq == seq {
 			return i, true
 		}
@@ -183,7 +191,7 @@ func (l *lane) find(seq uint64) (uint32, bool) {
 func (l *lane) trim(now time.Duration) {
 	for l.flights.tail != l.flights.head {
 		f := l.flights.at(l.flights.tail)
-		if f.state == away || f.state == lost && now-f.sent < undoWithin {
+		if f.state.flying() || f.state == lost && now-f.sent < undoWithin {
 			return
 		}
 		l.flights.tail++

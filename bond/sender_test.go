@@ -87,7 +87,7 @@ func check(t *rapid.T, s *Sender) {
 	for _, l := range s.lanes {
 		sum := 0
 		for i := l.flights.tail; i != l.flights.head; i++ {
-			if f := l.flights.at(i); f.state == away {
+			if f := l.flights.at(i); f.state.flying() {
 				sum += int(f.size)
 			}
 		}

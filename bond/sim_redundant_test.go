@@ -3,6 +3,8 @@ package bond_test
 import (
 	"testing"
 	"time"
+
+	"weft/bond"
 )
 
 // TestTwoCopiesOfEverythingGoOnWhateverFails has datagrams at four fifths of what one link carries go by both, on machines that are more or less busy, and
@@ -11,8 +13,8 @@ func TestTwoCopiesOfEverythingGoOnWhateverFails(t *testing.T) {
 	for _, x := range []struct {
 		nap, gap time.Duration
 		lost     int
-	}{{0, 100 * time.Millisecond, 0}, {10 * time.Millisecond, 100 * time.Millisecond, 0}, {40 * time.Millisecond, 300 * time.Millisecond, 150}} {
-		forSeeds(t, 5, func(t *testing.T, w *world) {
+	}{{0, 100 * time.Millisecond, 0}, {10 * time.Millisecond, 100 * time.Millisecond, 0}, {40 * time.Millisecond, 200 * time.Millisecond, 20}} {
+		forSeeds(t, 4, func(t *testing.T, w *world) {
 			a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
 			all := func([]byte) bool { return true }
 			a.redundant, b.redundant = all, all
@@ -37,6 +39,43 @@ func TestTwoCopiesOfEverythingGoOnWhateverFails(t *testing.T) {
 			}
 			if u.gap > x.gap {
 				t.Errorf("naps of %v: nothing comes for %v", x.nap, u.gap)
+			}
+		})
+	}
+}
+
+func TestTheSlowerLinkOfTwoCopiesIsNeitherFloodedNorGivenUp(t *testing.T) {
+	for name, other := range map[string]line{
+		"half as fast":       {mbit: 8, rtt: 20 * time.Millisecond},
+		"five times as long": {mbit: 16, rtt: 100 * time.Millisecond},
+	} {
+		forSeeds(t, 2, func(t *testing.T, w *world) {
+			slow := other.link(w)
+			a, b := tunnel(w, true, nil, line{mbit: 16, rtt: 20 * time.Millisecond}.link(w), slow)
+			watch(a, b)
+			if *verbose {
+				a.trace()
+			}
+			all := func([]byte) bool { return true }
+			a.redundant, b.redundant = all, all
+			u := startUDP(a, b, 1, 10, 1200) // more than the slow one carries
+			w.run(w.now + 6*time.Second)
+			u.stopped = true
+			w.run(w.now + time.Second)
+			t.Logf("%s: lost %d, half within %v, 99.9 %% within %v, %d copies of %d, dropped by the slow one %d", name, u.lost(0, w.now), u.late(0.5), u.late(0.999), a.sentCopies, a.sentData, slow.there.dropped)
+			if n := u.lost(0, w.now); n > 0 {
+				t.Errorf("%s: %d datagrams are lost", name, n)
+			}
+			if d := u.late(0.5); d > 15*time.Millisecond {
+				t.Errorf("%s: half of them take more than %v", name, d)
+			}
+			for _, e := range a.events {
+				if e.To == bond.Silent {
+					t.Errorf("%s: path %d is taken for silent: %s", name, e.Path, e.Reason)
+				}
+			}
+			if drops := slow.there.dropped; drops > a.sentCopies/100 {
+				t.Errorf("%s: the slow link drops %d of %d copies", name, drops, a.sentCopies)
 			}
 		})
 	}

@@ -327,6 +327,7 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 	if id, ok := b.send.Second(now, w.path(), len(message)); ok {
 		if second := b.way(id); second != nil {
 			b.send.SentCopy(now, id, s.Remote, counter, len(message))
+			second.carried = true
 			o.carry(second, b.peer.id, message, (*burst).copy)
 		}
 	}
