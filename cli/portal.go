@@ -92,7 +92,7 @@ func (a *app) portalLocalCommand() *cobra.Command {
 		Long: `Serve the client at an interface of this machine with the public address of PEER, a node on which weft portal remote is said. It
 returns when the client can use it, and stays so until weft portal off, after a new start of the machine too.
 
-The client has the address itself, with the gateway that the output names; with --dhcp it is told both. With --share, many clients in
+The client has the address itself, with the gateway that the output names; with --dhcp it is told both (in IPv6 by router advertisements and DHCPv6). With --share, many clients in
 a private network appear under the address, and are reached by answers only.`,
 		Args: args(1, 1),
 		RunE: func(c *cobra.Command, list []string) error {
@@ -119,7 +119,7 @@ a private network appear under the address, and are reached by answers only.`,
 	}
 	f := c.Flags()
 	f.StringVar(&q.Interface, "client", "", "interface that the client, or the clients, are at")
-	f.BoolVar(&q.DHCP, "dhcp", false, "tell clients their address by DHCP")
+	f.BoolVar(&q.DHCP, "dhcp", false, "tell clients their addresses by DHCP, and be their router in IPv6")
 	f.StringVar(&share, "share", "", "many clients: this machine's address in their private network, for example 192.168.77.1/24")
 	f.StringArrayVar(&resolvers, "dns", nil, "name server that clients are told; repeat it for several (default those of PEER)")
 	return c

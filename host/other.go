@@ -4,9 +4,12 @@ package host
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"syscall"
+
+	"github.com/mdlayher/ndp"
 
 	"weft"
 )
@@ -64,3 +67,17 @@ func PortalTrafficOf(string) (weft.PortalTraffic, error) {
 }
 func PublicAddrs(string) (v4, v6 PublicAddr, _ error) { return v4, v6, ErrNotSupported }
 func ListenDHCP(string) (net.PacketConn, error)       { return nil, ErrNotSupported }
+func ListenDHCP6(string) (net.PacketConn, error)      { return nil, ErrNotSupported }
+
+// An Advertiser is this machine as the router of an interface.
+type Advertiser struct{}
+
+// ErrIPv6Off is of an interface without IPv6.
+var ErrIPv6Off = errors.New("IPv6 is switched off there")
+
+func ListenSolicitations(string) (*Advertiser, net.HardwareAddr, error) {
+	return nil, nil, ErrNotSupported
+}
+func (*Advertiser) Solicited() error                         { return ErrNotSupported }
+func (*Advertiser) Advertise(*ndp.RouterAdvertisement) error { return ErrNotSupported }
+func (*Advertiser) Close() error                             { return nil }

@@ -2,11 +2,14 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
+	"github.com/mdlayher/ndp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
 
@@ -61,6 +64,83 @@ func firstPublic(addrs []netlink.Addr) (netip.Prefix, bool) {
 	}
 	return netip.Prefix{}, false
 }
+
+// allServers6 is where clients of DHCPv6 send to (RFC 8415 section 7.1), and serverPort6 the port that servers hear at (7.2).
+var allServers6 = net.IPAddr{IP: net.ParseIP("ff02::1:2")}
+
+const serverPort6 = "[::]:547"
+
+// ListenDHCP6 opens the port of a DHCPv6 server on one interface.
+func ListenDHCP6(iface string) (net.PacketConn, error) {
+	link, err := net.InterfaceByName(iface)
+	if err != nil {
+		return nil, fmt.Errorf("serve DHCPv6 at %s: %w", iface, err)
+	}
+	config := net.ListenConfig{Control: BindTo(iface, false)}
+	c, err := config.ListenPacket(context.Background(), "udp6", serverPort6)
+	if err != nil {
+		return nil, fmt.Errorf("serve DHCPv6 at %s: %w (is there another DHCP server?)", iface, err)
+	}
+	if err := ipv6.NewPacketConn(c).JoinGroup(link, &allServers6); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("serve DHCPv6 at %s: hear its clients: %w", iface, err)
+	}
+	return c, nil
+}
+
+// An Advertiser is this machine as the router of an interface, at PortalGateway6 (RFC 4861 section 6.2).
+type Advertiser struct{ conn *ndp.Conn }
+
+// ErrIPv6Off is of an interface without IPv6.
+var ErrIPv6Off = errors.New("IPv6 is switched off there")
+
+// ListenSolicitations opens an interface that has PortalGateway6, and tells its hardware address.
+func ListenSolicitations(iface string) (*Advertiser, net.HardwareAddr, error) {
+	fail := func(err error) (*Advertiser, net.HardwareAddr, error) {
+		return nil, nil, fmt.Errorf("be the router at %s: %w", iface, err)
+	}
+	link, err := net.InterfaceByName(iface)
+	if err != nil {
+		return fail(err)
+	}
+	if readSetting(settingPath("net/ipv6/conf", iface, "disable_ipv6")) != "0" {
+		return fail(ErrIPv6Off)
+	}
+	c, _, err := ndp.Listen(link, ndp.Addr(PortalGateway6.String()))
+	if err != nil {
+		return fail(err)
+	}
+	var only ipv6.ICMPFilter
+	only.SetAll(true)
+	only.Accept(ipv6.ICMPTypeRouterSolicitation)
+	err = errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagHopLimit, true), c.JoinGroup(netip.IPv6LinkLocalAllRouters()))
+	if err != nil {
+		c.Close()
+		return fail(err)
+	}
+	return &Advertiser{c}, link.HardwareAddr, nil
+}
+
+// Solicited waits until somebody on the link asks who the router is.
+func (a *Advertiser) Solicited() error {
+	for {
+		_, about, _, err := a.conn.ReadFrom()
+		if err != nil {
+			return err
+		}
+		if about != nil && about.HopLimit == ndp.HopLimit { // else it is from elsewhere
+			return nil
+		}
+	}
+}
+
+// Advertise tells everybody on the link.
+func (a *Advertiser) Advertise(m *ndp.RouterAdvertisement) error {
+	return a.conn.WriteTo(m, nil, netip.IPv6LinkLocalAllNodes())
+}
+
+// Close has Solicited end.
+func (a *Advertiser) Close() error { return a.conn.Close() }
 
 // ListenDHCP opens the port of a DHCP server (RFC 2131) on one interface.
 func ListenDHCP(iface string) (net.PacketConn, error) {

@@ -431,3 +431,67 @@ func TestClientsOfAPortalAreToldTheirAddressByDHCP(t *testing.T) {
 		}
 	}
 }
+
+// dhcpcdConfig has dhcpcd ask for an address by DHCPv6, and leave routers to the kernel.
+const dhcpcdConfig = `ipv6only
+noipv6rs
+nohook resolv.conf
+interface lan0
+ia_na 1
+`
+
+func TestTheKernelOfAPortalsClientFindsItsWayInIPv6(t *testing.T) {
+	if _, err := exec.LookPath("dhcpcd"); err != nil {
+		t.Skip("needs dhcpcd, a DHCPv6 client of somebody else's: apt-get install dhcpcd-base")
+	}
+	p := newPortalWorld(t)
+	config := filepath.Join(p.fleet.Dir, "dhcpcd.conf")
+	if err := os.WriteFile(config, []byte(dhcpcdConfig), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"accept_ra": "1", "router_solicitations": "3", "forwarding": "0"} {
+		if err := p.client.Do(func() error {
+			return os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf/lan0", name), []byte(value), 0)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.echoes(p.stranger, 80)
+	p.echoes(p.client, 80)
+	p.open(nil, []string{"--dhcp", "--dns", "2001:db8::53"})
+
+	// The router and the length of packets are the kernel's own to find.
+	routes := func() string { return p.run(p.client, "ip", "-6", "route", "show", "default") }
+	p.waits("the client's kernel to know the router", func() error {
+		if out := routes(); !strings.Contains(out, "via fe80::1 dev lan0 proto ra") || !strings.Contains(out, " mtu 1") {
+			return fmt.Errorf("its routes are %q", out)
+		}
+		return nil
+	})
+	// The address is asked for, and is exactly the one of the machine elsewhere.
+	p.run(p.client, "unshare", "--mount", "sh", "-c", "mkdir -p /run/dhcpcd && mount -t tmpfs none /run/dhcpcd && mount -t tmpfs none /var/lib/dhcpcd && "+
+		"exec dhcpcd --config "+config+" --oneshot --timeout 20 lan0") // with no lease of earlier
+	if out := p.run(p.client, "ip", "-6", "addr", "show", "dev", "lan0", "scope", "global"); !strings.Contains(out, p.vps.Addr6().String()+"/128") || strings.Count(out, "inet6") != 1 {
+		t.Errorf("the client's addresses are\n%s", out)
+	}
+	p.hears(p.client, p.stranger.Addr6(), 80, "stranger "+p.vps.Addr6().String())
+	p.hears(p.stranger, p.vps.Addr6(), 80, "client "+p.stranger.Addr6().String())
+	s, err := p.local.PortalStatus(p.ctx)
+	if err != nil || len(s.Leases) != 1 || s.Leases[0].Addr != p.vps.Addr6() {
+		t.Errorf("it says %+v (%v)", s, err)
+	}
+	// Neighbours are asked again whether they are there, and are told by who is a router that it is one.
+	p.run(p.client, "ip", "-6", "neigh", "flush", "dev", "lan0")
+	p.hears(p.client, p.stranger.Addr6(), 80, "stranger "+p.vps.Addr6().String())
+	if out := routes(); !strings.Contains(out, "via fe80::1") {
+		t.Errorf("with the neighbour found again the client's routes are %q", out)
+	}
+
+	p.weft(p.local, "portal", "off")
+	p.waits("the client's kernel to know no router", func() error {
+		if out := routes(); out != "" {
+			return fmt.Errorf("its routes are %q", out)
+		}
+		return nil
+	})
+}

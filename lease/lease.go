@@ -9,6 +9,9 @@
 // One public address goes to whoever asked last: a client that is replaced by another machine does not wait for a lease to
 // end. Of a private network each client keeps its address as long as others are free; past that the one whose lease ended
 // first is given away. A client is told apart by its client identifier, or else its hardware address.
+//
+// Of IPv6 ([Server6], RFC 8415) there is the one public address only. Clients do not make addresses of a prefix (RFC 4862), because what they
+// would make is not the one that is handed over; so the router's advertisements have no prefix in them, and send clients to DHCPv6.
 package lease
 
 import (

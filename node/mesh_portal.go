@@ -170,7 +170,7 @@ func (me *mesh) portalResolvers() (out []netip.Addr) {
 	for _, s := range host.NameServers() {
 		a := s.Addr().Unmap()
 		overlay := slices.ContainsFunc(me.netmap.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
-		if a.Is4() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !overlay && s.Port() == 53 && len(out) < wire.MaxPortalResolvers {
+		if !a.IsLoopback() && !a.IsLinkLocalUnicast() && !overlay && s.Port() == 53 && len(out) < wire.MaxPortalResolvers {
 			out = append(out, a)
 		}
 	}

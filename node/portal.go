@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"weft"
@@ -38,7 +37,7 @@ type PortalRequest struct {
 	// Interface is in front of the client, or has the addresses: there "" is what the default route leaves by.
 	Interface string           `json:"interface,omitempty"`
 	Keep      []weft.PortRange `json:"keep,omitempty"`      // of a remote end, besides what weft itself needs
-	DHCP      bool             `json:"dhcp,omitempty"`      // of a local end: tell clients their address
+	DHCP      bool             `json:"dhcp,omitempty"`      // of a local end: tell clients their addresses, and be their router in IPv6
 	Share     netip.Prefix     `json:"share,omitzero"`      // of a local end: many clients, in this private network
 	Resolvers []netip.Addr     `json:"resolvers,omitempty"` // of a local end with DHCP, in place of the remote end's
 }
@@ -69,8 +68,6 @@ func (q PortalRequest) Check() error {
 		return bad("name the interface that the client is at")
 	case q.Share.IsValid() && (!q.Share.Addr().Is4() || q.Share.Bits() > 30 || q.Share.Bits() < 8 || q.Share.Addr() == q.Share.Masked().Addr() || !q.Share.Addr().IsPrivate()):
 		return bad("%v is no address in a private network of IPv4: give for example 192.168.77.1/24", q.Share)
-	case slices.ContainsFunc(q.Resolvers, func(a netip.Addr) bool { return !a.Is4() }):
-		return bad("DHCP tells name servers' addresses of IPv4 only")
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func TestTheDocumentKnowsTheKindsAndLengths(t *testing.T) {
 		fmt.Sprintf("| Bind | %d |", bindSize), "| Challenge | 28 |", "| Refused | 16 |", "| Bound | 62 |", // as is tested above
 		"| Ping | 48,", "| Pong | 66 |", "| Candidates | 64, and 22 each: at most 768 |", "| Report | 40, and 20 each: at most 360 |",
 		"| Attempt | 60, and 2 each: at most 188 |", fmt.Sprintf("(at most %d)", MaxAttemptPorts),
-		"| Links | 48, and 8 each: at most 176 |", "| Uplinks | 48, and 4 each: at most 176 |", "| Portal | 76 |", fmt.Sprintf("(at most %d)", MaxLinks),
+		"| Links | 48, and 8 each: at most 176 |", "| Uplinks | 48, and 4 each: at most 176 |", "| Portal | 76, and 16 each: at most 124 |", fmt.Sprintf("(at most %d)", MaxLinks),
 		fmt.Sprintf("| Data | %d,", DataPrefix), fmt.Sprintf("| stream Data | %d,", StreamDataPrefix),
 		"`" + RendezvousPath + "`", "`" + RendezvousProto + "`", strconv.Quote(strings.TrimSuffix(enterContext, "\x00")) + " 00`",
 		strconv.Quote(strings.TrimSuffix(recordContext, "\x00")) + " 00`", strconv.Quote(strings.TrimSuffix(nameContext, "\x00")) + " 00`",

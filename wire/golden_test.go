@@ -99,6 +99,8 @@ func goldens() []golden {
 		{"uplinks", Uplinks{Session: 0xDEADBEEF, Seq: 2, Metrics: []LinkMetric{{Link: 1, Metric: 10}, {Link: 0x0203, Metric: 65535}}, Relays: []RelayLink{{Relay: 1, Link: 0x0203}}}},
 		{"portal-offers", Portal{Word: PortalOffers, Addr4: netip.MustParsePrefix("203.0.113.7/24"), Gateway: netip.MustParseAddr("203.0.113.1"),
 			Addr6: netip.MustParseAddr("2001:db8::7"), Resolvers: []netip.Addr{netip.MustParseAddr("192.0.2.53")}}},
+		{"portal-offers-six", Portal{Word: PortalOffers, Addr6: netip.MustParseAddr("2001:db8::7"),
+			Resolvers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}}},
 		{"portal-asks", Portal{Word: PortalAsks}},
 		{"report", Report{Paths: []PathReport{{Path: 3, Packets: 1000, Bytes: 1 << 33}, {Path: 4}}}},
 	}

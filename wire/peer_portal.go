@@ -12,10 +12,10 @@ const (
 	PortalRefuses // it is no portal, or another node's
 )
 
-// portalSize is the length of a Portal in bytes.
+// portalSize is the length of a Portal without name servers of IPv6, in bytes.
 const portalSize = 4 + 4 + 4 + 16 + 4*MaxPortalResolvers
 
-// MaxPortalResolvers is how many name servers an offer names at most: as many as a resolv.conf has.
+// MaxPortalResolvers is how many name servers of either family an offer names at most: as many as a resolv.conf has.
 const MaxPortalResolvers = 3
 
 // Portal is what the two ends of a portal agree by: which addresses of the one the client behind the other has. What is asked
@@ -23,6 +23,7 @@ const MaxPortalResolvers = 3
 //
 //	| 8 | word (1) | IPv4 prefix length (1) | 0 | IPv4 address (4) | IPv4 gateway (4) | IPv6 address (16) |
 //	| IPv4 name server (4) | another (4) | another (4) |
+//	| IPv6 name server (16) | ... as many as there are
 //
 // Zeros are no address. Prefix and gateway are those of the network that the address is on, which the client is told that
 // it is on, too. Without an address, and in words other than the offer, they are zero.
@@ -31,7 +32,7 @@ type Portal struct {
 	Addr4   netip.Prefix // not masked
 	Gateway netip.Addr   // of Addr4
 	Addr6   netip.Addr
-	// Resolvers are the name servers, IPv4, that answer at that place.
+	// Resolvers are the name servers that answer at that place, those of IPv4 first.
 	Resolvers []netip.Addr
 }
 
@@ -59,11 +60,18 @@ func (p Portal) append(dst []byte) []byte {
 			n += copy(b[n:], r.AsSlice())
 		}
 	}
+	left := MaxPortalResolvers
+	for _, r := range p.Resolvers {
+		if r.Is6() && !r.Is4In6() && !r.IsUnspecified() && left > 0 {
+			dst, left = append(dst, r.AsSlice()...), left-1
+		}
+	}
 	return dst
 }
 
 func parsePortal(b []byte) (PeerMessage, error) {
-	if len(b) != portalSize || b[1] < byte(PortalAsks) || b[1] > byte(PortalRefuses) || b[2] > 32 {
+	six := len(b) - portalSize
+	if six < 0 || six > 16*MaxPortalResolvers || six%16 != 0 || b[1] < byte(PortalAsks) || b[1] > byte(PortalRefuses) || b[2] > 32 {
 		return nil, ErrFrame
 	}
 	p := Portal{Word: PortalWord(b[1])}
@@ -81,6 +89,11 @@ func parsePortal(b []byte) (PeerMessage, error) {
 	}
 	for at := 28; at < portalSize; at += 4 {
 		if a := netip.AddrFrom4([4]byte(b[at:])); !a.IsUnspecified() {
+			p.Resolvers = append(p.Resolvers, a)
+		}
+	}
+	for at := portalSize; at < len(b); at += 16 {
+		if a := netip.AddrFrom16([16]byte(b[at:])); !a.IsUnspecified() && !a.Is4In6() {
 			p.Resolvers = append(p.Resolvers, a)
 		}
 	}

@@ -109,6 +109,9 @@ func somePeerMessage() *rapid.Generator[PeerMessage] {
 			for range rapid.IntRange(0, MaxPortalResolvers).Draw(t, "resolvers") {
 				p.Resolvers = append(p.Resolvers, v4("resolver"))
 			}
+			for range rapid.IntRange(0, MaxPortalResolvers).Draw(t, "resolvers of IPv6") {
+				p.Resolvers = append(p.Resolvers, netip.AddrFrom16([16]byte{0x20, 1, 15: rapid.Byte().Draw(t, "resolver")}))
+			}
 			return p
 		}),
 		rapid.Custom(func(t *rapid.T) PeerMessage {
