@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -178,20 +177,9 @@ func resolvers(v string) ([]netip.AddrPort, error) {
 
 // readNames reads a document of names; what get --json adds to it may be there.
 func readNames(in io.Reader, file string) (r control.DNSRequest, err error) {
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return r, fmt.Errorf("the document cannot be read: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	b, err := io.ReadAll(io.LimitReader(in, maxNames+1))
-	switch {
-	case err != nil:
-		return r, fmt.Errorf("the document cannot be read: %w", err)
-	case len(b) > maxNames:
-		return r, fmt.Errorf("the document is longer than %d bytes", maxNames)
+	b, err := readDocument(in, "the document", file, maxNames)
+	if err != nil {
+		return r, err
 	}
 	var answer control.DNSAnswer
 	d := json.NewDecoder(bytes.NewReader(b))

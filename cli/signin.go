@@ -103,7 +103,7 @@ func askForToken(ctx context.Context, server string) (string, error) {
 		return "", fmt.Errorf("the server could not be asked for its token (where its certificate is its own, give the token that `weft admin status` shows there): %w", err)
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxToken))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxHidden))
 	if err != nil {
 		return "", fmt.Errorf("the server's token: %w", err)
 	}

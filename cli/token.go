@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -17,32 +16,18 @@ const tokenEnv = "WEFT_TOKEN"
 
 const tokenHelp = "join token; - reads it from standard input, a path from that file, and $" + tokenEnv + " is used when there is none"
 
-// maxToken bounds what is read as a token, in bytes; a real one has some two hundred.
-const maxToken = 4096
-
 // readToken finds the token that was meant: itself, "-" for standard input, or the path of a file; or, when none
 // was given, what the environment has, if anything. One that stands on the command line can be read there by
 // everybody on the machine, so the process starts itself again without it.
 func (a *app) readToken(arg string, given bool) (string, error) {
-	read := func(r io.Reader, from string) (string, error) {
-		b, err := io.ReadAll(io.LimitReader(r, maxToken))
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("reading the token from %s: %w", from, err)
-		case strings.TrimSpace(string(b)) == "":
-			return "", emptyToken(from + " has nothing in it")
-		}
-		return string(b), nil
-	}
+	empty := func(from string) error { return emptyToken(from + " has nothing in it") }
 	switch {
 	case given && strings.TrimSpace(arg) == "": // a variable of a script that is not set, most likely
 		return "", emptyToken("the token is empty")
 	case !given:
-		t := os.Getenv(tokenEnv)
-		os.Unsetenv(tokenEnv)
-		return t, nil
+		return takeEnv(tokenEnv), nil
 	case arg == "-":
-		return read(a.in, "standard input")
+		return readHidden(a.in, "token", "standard input", empty)
 	case strings.HasPrefix(arg, wire.TokenPrefix):
 		if err := a.hideToken(arg); err != nil {
 			a.logger().Warn("the token stays readable in this process's command line; give it in a file", "error", err)
@@ -58,7 +43,7 @@ func (a *app) readToken(arg string, given bool) (string, error) {
 			"that is neither a token (they begin with %q) nor a file: copy the token again, whole", wire.TokenPrefix)}
 	}
 	defer f.Close()
-	return read(f, arg)
+	return readHidden(f, "token", arg, empty)
 }
 
 func emptyToken(what string) error {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -17,9 +16,6 @@ import (
 
 // secretEnv is the environment variable that NAME:SECRET may come in. It is taken out of the environment when read.
 const secretEnv = "WEFT_SECRET"
-
-// maxWords bounds what is read as NAME:SECRET, in bytes.
-const maxWords = 4096
 
 // defaultBits is the length of the range of an address that was given without one: 10.0.0.0/16.
 var defaultBits = rendezvous.DefaultRange.Bits()
@@ -79,32 +75,21 @@ func (a *app) readWords(c *cobra.Command, w wordFlags, token string) (*node.Word
 
 // readSecret finds NAME:SECRET: itself, "-" for standard input, a path, or what the environment has.
 func (a *app) readSecret(arg string, given bool) (string, error) {
-	read := func(r io.Reader, from string) (string, error) {
-		b, err := io.ReadAll(io.LimitReader(r, maxWords))
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("reading the secret from %s: %w", from, err)
-		case strings.TrimSpace(string(b)) == "":
-			return "", usagef("%s has no secret in it: write NAME:SECRET there", from)
-		}
-		return string(b), nil
-	}
+	empty := func(from string) error { return usagef("%s has no secret in it: write NAME:SECRET there", from) }
 	switch {
 	case given && strings.TrimSpace(arg) == "":
 		return "", usagef("--secret is empty: give NAME:SECRET")
 	case !given:
-		s := os.Getenv(secretEnv)
-		os.Unsetenv(secretEnv)
-		return s, nil
+		return takeEnv(secretEnv), nil
 	case arg == "-":
-		return read(a.in, "standard input")
+		return readHidden(a.in, "secret", "standard input", empty)
 	case strings.HasPrefix(arg, "/"), strings.HasPrefix(arg, "./"), strings.HasPrefix(arg, "../"):
 		f, err := os.Open(arg)
 		if err != nil {
 			return "", fmt.Errorf("the file of the secret cannot be read: %w", err)
 		}
 		defer f.Close()
-		return read(f, arg)
+		return readHidden(f, "secret", arg, empty)
 	}
 	return arg, nil
 }
