@@ -65,8 +65,8 @@ func (a *app) downCommand() *cobra.Command {
 		Use: "down", Short: "Take the network away here; the machine stays a member", Args: noArgs,
 		Long: `Take the network away on this machine, which stays a member.
 
-Where the daemon was killed, what it left changed is put back: the system's resolver, routes and rules. (So does the daemon's
-next start.) Name its --state and --tun if it had others than usual.
+Where the daemon was killed, what it left changed is put back, and named: the system's resolver, routes and rules, a portal. (So does
+the daemon's next start.) Name its --state and --tun if it had others than usual.
 
 Exit code 0 when the network is away, 3 when there is no daemon and nothing that one left.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -79,19 +79,34 @@ Exit code 0 when the network is away, 3 when there is no daemon and nothing that
 				switch {
 				case e != nil:
 					return e
-				case left:
-					return a.done("no daemon runs, and what a killed one left changed on this machine is put back")
+				case len(left) > 0:
+					return a.isDown("no daemon runs; what a killed one left changed on this machine is put back: "+strings.Join(left, ", "), left)
 				}
 			}
 			if err != nil {
 				return err
 			}
-			return a.done("down: `weft up` brings it back")
+			return a.isDown("down: `weft up` brings it back", nil)
 		},
 	}
 	c.Flags().StringVar(&state, "state", "", "state directory of a daemon that was killed (default /var/lib/weft, or below the home directory without root)")
 	c.Flags().StringVar(&tun, "tun", "weft0", "its interface")
 	return c
+}
+
+// downDoc is what weft down --json prints.
+type downDoc struct {
+	Schema  int      `json:"schema_version"`
+	OK      bool     `json:"ok"`
+	PutBack []string `json:"put_back,omitempty"` // what a daemon that was killed had left changed
+}
+
+func (a *app) isDown(sentence string, left []string) error {
+	if a.json {
+		return a.printJSON(downDoc{weft.SchemaVersion, true, left})
+	}
+	_, err := fmt.Fprintln(a.out, sentence)
+	return err
 }
 
 func (a *app) rotateCommand() *cobra.Command {

@@ -79,7 +79,9 @@ func forwardGuarded(name string, beyond bool) error {
 	if !weftForwards(false) {
 		return nil
 	}
+	heard := toNote(withinTable(name), hearing())
 	err := replaceTable(withinTable(name), func(t *nftTable) {
+		t.note(heard)
 		forward := t.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 		t.rule(forward, nftMark(PortalMark, PortalMark, true), nftAccept())
 		if !beyond {
@@ -91,6 +93,7 @@ func forwardGuarded(name string, beyond bool) error {
 	if err != nil {
 		return err
 	}
+	_ = change(heard) // without: addresses are lost when they expire, which a person sees
 	return switchForwarding(false)
 }
 

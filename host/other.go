@@ -32,7 +32,7 @@ func PeerCredentials(*net.UnixConn) (Credentials, error)      { return Credentia
 func FreeBind(string, string, syscall.RawConn) error          { return ErrNotSupported }
 func LockFile(string) (unlock func() error, err error)        { return nil, ErrNotSupported }
 func RepairResolver(string) error                             { return ErrNotSupported }
-func ResolverLeft(string) (bool, error)                       { return false, nil }
+func Left(string, string) ([]string, error)                   { return nil, nil }
 func SetUDPBuffers(DatagramConn, int) (rx, tx int, err error) { return 0, 0, ErrNotSupported }
 
 func ConfigureLink(string, []netip.Prefix, []netip.Prefix, int) error { return ErrNotSupported }

@@ -11,6 +11,9 @@ type OverlayRoutes struct {
 	Exit bool
 	// LAN leaves with Exit the private networks that the machine is attached to as they are.
 	LAN bool
+	// Resolvers may be asked for names in the networks that LAN leaves as they are. Others there may not be: with Exit
+	// questions for names go into the overlay, or nowhere.
+	Resolvers []netip.AddrPort
 }
 
 // A Router is what a machine passes on between the overlay and the networks behind it.

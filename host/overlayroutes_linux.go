@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,7 +89,7 @@ func ClearOverlayRoutes(name string) error {
 		}
 		errs = append(errs, reconcileTable(tableOf(name), family, nil))
 	}
-	if err := sentence(append(errs, dropTable(exitTable(name)))...); err != nil {
+	if err := sentence(append(errs, putBack(exitTable(name)), dropTable(exitTable(name)))...); err != nil {
 		return fmt.Errorf("take back the routes into the overlay: %w", err)
 	}
 	return nil
@@ -280,15 +279,16 @@ func exitTable(name string) string { return nftPrefix + name + exitSuffix }
 // the answers to weft's own packets get their mark, by which a strict reverse path filter (RFC 3704) finds the way that they came.
 func closeLeaks(r OverlayRoutes, attached []netip.Prefix) error {
 	if !r.Exit {
-		return dropTable(exitTable(r.Interface))
+		return sentence(putBack(exitTable(r.Interface)), dropTable(exitTable(r.Interface)))
 	}
 	strict := strictReversePath()
+	var want []setting
 	if strict {
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/src_valid_mark", []byte("1"), 0); err != nil {
-			return fmt.Errorf("set net.ipv4.conf.all.src_valid_mark=1: %w (set it by hand, or net.ipv4.conf.all.rp_filter=2)", err)
-		}
+		want = []setting{{"net/ipv4/conf/all/src_valid_mark", "1"}}
 	}
-	return replaceTable(exitTable(r.Interface), func(t *nftTable) {
+	notes := toNote(exitTable(r.Interface), want)
+	err := replaceTable(exitTable(r.Interface), func(t *nftTable) {
+		t.note(notes)
 		out := t.chain("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
 		// A gateway that was given without its interface may be looked up through the overlay, and weft's packets then with it: each
 		// would come back as two.
@@ -297,6 +297,7 @@ func closeLeaks(r OverlayRoutes, attached []netip.Prefix) error {
 		t.rule(out, nftOut("lo", true), nftAccept())
 		t.rule(out, nftMark(Mark, MarkMask, true), nftAccept())
 		t.rule(out, nftMark(PortalMark, PortalMark, true), nftAccept())
+		r.closeNames(t, out)
 		for _, p := range r.apart(attached) {
 			t.rule(out, nftTo(p), nftAccept())
 		}
@@ -312,6 +313,31 @@ func closeLeaks(r OverlayRoutes, attached []netip.Prefix) error {
 			t.rule(in, nftCtMark(Mark, MarkMask), nftSetMark(Mark, MarkMask))
 		}
 	})
+	if err != nil {
+		return err
+	}
+	return change(notes)
+}
+
+// closeNames keeps questions for names from who is asked nearby, be it by a link-local address: the C library goes on to the next
+// server of its list when the first is silent, and systemd-resolved asks whoever a lease says is right for a domain.
+func (r OverlayRoutes) closeNames(t *nftTable, chain *nftables.Chain) {
+	protocols := []uint8{unix.IPPROTO_UDP, unix.IPPROTO_TCP}
+	ports := []uint16{53, 853} // RFC 1035, RFC 7858 and RFC 9250
+	if r.LAN {
+		for _, a := range r.Resolvers {
+			for _, proto := range protocols {
+				t.rule(chain, nftTo(netip.PrefixFrom(a.Addr(), a.Addr().BitLen())), nftPort(proto, a.Port()), nftAccept())
+			}
+		}
+	} else {
+		ports = append(ports, 5353, 5355) // neighbours asked by multicast: RFC 6762, RFC 4795
+	}
+	for _, port := range ports {
+		for _, proto := range protocols {
+			t.rule(chain, nftPort(proto, port), nftDrop())
+		}
+	}
 }
 
 // strictReversePath tells whether some interface drops what comes by another way than answers would go.

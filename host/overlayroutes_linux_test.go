@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -159,6 +161,108 @@ func TestTheLANStaysReachableByChoiceAndOnlyIfItIsPrivate(t *testing.T) {
 			t.Errorf("%s leaves by %q, want %q", to, got, want)
 		}
 	}
+}
+
+// asks sends a datagram as any program does; what nftables drops on its way out is EPERM.
+func asks(at string) error {
+	c, err := net.Dial("udp", at)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write([]byte{1})
+	return err
+}
+
+func TestWithAnExitNobodyNearbyIsAskedForNames(t *testing.T) {
+	_, lan := exitWorld(t)
+	plainLink(t, lan, "fe80::20/64")
+	routes := OverlayRoutes{Interface: "weft0", Networks: prefixes("0.0.0.0/0", "::/0"), Exit: true}
+	set := func() {
+		t.Helper()
+		if _, err := SetOverlayRoutes(routes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(when string, want map[string]bool) {
+		t.Helper()
+		for at, passes := range want {
+			err := asks(at)
+			if passes && err != nil || !passes && !errors.Is(err, unix.EPERM) {
+				t.Errorf("%s: asking %s: %v, want it to pass: %v", when, at, err, passes)
+			}
+		}
+	}
+	set()
+	look("without the LAN", map[string]bool{
+		"[fe80::1%lan0]:53": false, "[fe80::1%lan0]:853": false, "[fe80::1%lan0]:5353": false, "[fe80::1%lan0]:5355": false, "[fe80::1%lan0]:9": true,
+		"100.64.0.9:53": true, "9.9.9.9:53": true,
+	})
+	routes.LAN, routes.Resolvers = true, []netip.AddrPort{netip.MustParseAddrPort("192.168.1.53:53"), netip.MustParseAddrPort("192.168.1.54:853")}
+	set()
+	look("with the LAN", map[string]bool{
+		"192.168.1.1:53": false, "192.168.1.1:853": false, "192.168.1.1:631": true, "192.168.1.53:53": true, "192.168.1.53:853": false, "192.168.1.54:853": true,
+		"[fe80::1%lan0]:53": false, "[fe80::1%lan0]:5353": true, "9.9.9.9:53": true,
+	})
+	if err := ClearOverlayRoutes("weft0"); err != nil {
+		t.Fatal(err)
+	}
+	look("without an exit", map[string]bool{"192.168.1.1:53": true, "[fe80::1%lan0]:53": true})
+}
+
+func TestWhatAnExitChangesOfTheKernelsSettingsIsPutBack(t *testing.T) {
+	exitWorld(t)
+	const key = "net/ipv4/conf/all/src_valid_mark"
+	strict := func(value string) {
+		t.Helper()
+		if err := set(setting{"net/ipv4/conf/lan0/rp_filter", value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		if got := sysctl(t, key); got != want {
+			t.Errorf("%s src_valid_mark is %s, want %s", when, got, want)
+		}
+	}
+	routes := func(name string, exit bool) {
+		t.Helper()
+		if _, err := SetOverlayRoutes(OverlayRoutes{Interface: name, Networks: prefixes("0.0.0.0/0"), Exit: exit}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second, _ := openTUNPair(t, "weft1")
+	plainLink(t, second)
+	filters, _ := filepath.Glob(sysctls + "net/ipv4/conf/*/rp_filter")
+	for _, f := range filters {
+		if err := set(setting{strings.TrimPrefix(f, sysctls), "0"}); err != nil {
+			t.Skipf("needs a namespace whose settings can be set: %v", err)
+		}
+	}
+	routes("weft0", true)
+	expect("where nobody filters", "0")
+	strict("1")
+	routes("weft0", true)
+	expect("where lan0 filters strictly", "1")
+	routes("weft1", true)
+	strict("0")
+	routes("weft0", true)
+	routes("weft0", false)
+	expect("while another network has an exit", "1")
+	if err := ClearOverlayRoutes("weft1"); err != nil { // the next process's doing
+		t.Fatal(err)
+	}
+	expect("without an exit", "0")
+	if left, err := Left("weft1", t.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("there is left %v: %v", left, err)
+	}
+	strict("1")
+	if err := set(setting{key, "1"}); err != nil {
+		t.Fatal(err)
+	}
+	routes("weft0", true)
+	routes("weft0", false)
+	expect("where it was so before", "1")
 }
 
 func TestANetworkBehindARouterIsReachedThroughTheOverlayUnlessTheMachineIsInIt(t *testing.T) {

@@ -64,6 +64,9 @@ func (p PortalRemote) open() error {
 		{settingPath("net/ipv4/conf", p.TUN, "accept_local"), "1"}, // the client's packets come from an address of this machine
 	}
 	settings = append(settings, reversePath(p.TUN)...)
+	if slices.ContainsFunc(p.Addrs, netip.Addr.Is6) {
+		settings = append(settings, hearing()...)
+	}
 	if err := changeSettings(p.StateDir, settings, nil); err != nil {
 		return err
 	}

@@ -38,7 +38,17 @@ func SetRouter(r Router) error {
 	table := routerTable(r.Interface)
 	ours := func(t string) bool { return t == table }
 	was4, was6 := guarded(true, ours), guarded(false, ours)
-	err := replaceTable(table, func(t *nftTable) { r.build(t, guard4, guard6) })
+	var heard []changed
+	if guard6 {
+		heard = toNote(table, hearing())
+	} else if err := putBack(table); err != nil {
+		return err
+	}
+	err := replaceTable(table, func(t *nftTable) {
+		r.build(t, guard4, guard6)
+		t.note(heard)
+	})
+	_ = change(heard) // without: addresses are lost when they expire, which a person sees
 	if err == nil && four {
 		err = switchForwarding(true)
 	}
@@ -158,8 +168,22 @@ func guarded(v4 bool, wanted func(table string) bool) bool {
 	})
 }
 
-// switchForwarding has the kernel pass packets on. An interface that has its addresses by router advertisements goes on
-// hearing them: a forwarding host does not otherwise (accept_ra in ip-sysctl).
+// hearing is what has interfaces that have their addresses by router advertisements go on hearing them when IPv6 forwarding is switched
+// on: a forwarding host does not otherwise (accept_ra in ip-sysctl).
+func hearing() (out []setting) {
+	if readSetting("net/ipv6/conf/all/forwarding") != "0" {
+		return nil
+	}
+	conf, _ := filepath.Glob(filepath.Join(sysctls, "net/ipv6/conf/*/accept_ra"))
+	for _, f := range conf {
+		if path := strings.TrimPrefix(f, sysctls); readSetting(path) == "1" {
+			out = append(out, setting{path, "2"})
+		}
+	}
+	return out
+}
+
+// switchForwarding has the kernel pass packets on.
 func switchForwarding(v4 bool) error {
 	path := forwardSwitch(v4)
 	b, err := os.ReadFile(path)
@@ -169,21 +193,14 @@ func switchForwarding(v4 bool) error {
 	if strings.TrimSpace(string(b)) != "0" {
 		return nil
 	}
-	if !v4 {
-		conf, _ := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra")
-		for _, f := range conf {
-			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == "1" {
-				_ = os.WriteFile(f, []byte("2"), 0) // without: addresses are lost when they expire, which a person sees
-			}
-		}
-	}
 	if err := os.WriteFile(path, []byte("1"), 0); err != nil {
 		return fmt.Errorf("switch forwarding on: %w (set %s to 1 by hand, before weft is started)", err, strings.TrimPrefix(path, "/proc/sys/"))
 	}
 	return nil
 }
 
-// stopForwarding drops a table, and switches off first what weft alone had switched on for it.
+// stopForwarding drops a table, and switches off first what weft alone had switched on for it. What was changed so that it could be
+// switched on is put back.
 func stopForwarding(table string) error {
 	var errs []error
 	for _, v4 := range []bool{true, false} {
@@ -194,7 +211,7 @@ func stopForwarding(table string) error {
 			errs = append(errs, fmt.Errorf("switch forwarding off: %w", err))
 		}
 	}
-	return sentence(append(errs, dropTable(table))...)
+	return sentence(append(errs, putBack(table), dropTable(table))...)
 }
 
 // joinGroup puts a link into LinkGroup.

@@ -79,10 +79,22 @@ func TestARouterPassesOnWhatIsForItsNetworksAndNothingElse(t *testing.T) {
 			t.Skipf("needs a namespace whose forwarding can be set: %v", err)
 		}
 	}
+	hears := func(when, want string) {
+		t.Helper()
+		if got := sysctl(t, "net/ipv6/conf/lan0/accept_ra") + sysctl(t, "net/ipv6/conf/other0/accept_ra"); got != want {
+			t.Errorf("%s lan0 and other0 hear router advertisements by accept_ra=%s, want %s", when, got, want)
+		}
+	}
+	for name, value := range map[string]string{"lan0": "1", "other0": "0"} {
+		if err := set(setting{settingPath("net/ipv6/conf", name, "accept_ra"), value}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	router := Router{Interface: "weft0", Networks: prefixes("192.168.142.0/24", "2001:db8:142::/64"), Overlay: ranges}
 	if err := SetRouter(router); err != nil {
 		t.Fatal(err)
 	}
+	hears("while it forwards", "20")
 	mark := byte(0)
 	to4 := crossing{"a peer to the network", overlay, lan, "100.64.0.5", "192.168.142.9", true}
 	to6 := crossing{"a peer to the network", overlay, lan, "fd7a::5", "2001:db8:142::9", true}
@@ -120,6 +132,7 @@ func TestARouterPassesOnWhatIsForItsNetworksAndNothingElse(t *testing.T) {
 	if err := SetRouter(router); err != nil {
 		t.Fatal(err)
 	}
+	hears("after three changes", "20")
 	if got := sysctl(t, "net/ipv4/ip_forward") + sysctl(t, "net/ipv6/conf/all/forwarding"); got != "01" {
 		t.Errorf("forwarding of IPv4 and IPv6 is %s with a network of IPv6 alone, want 01", got)
 	}
@@ -129,6 +142,7 @@ func TestARouterPassesOnWhatIsForItsNetworksAndNothingElse(t *testing.T) {
 	if got := sysctl(t, "net/ipv4/ip_forward") + sysctl(t, "net/ipv6/conf/all/forwarding"); got != "00" {
 		t.Errorf("forwarding of IPv4 and IPv6 is %s after the router stopped, want what was before: 00", got)
 	}
+	hears("after the router stopped", "10")
 	to6.passes, begin4.passes = false, false
 	crossings(t, "stopped", &mark, []crossing{to4, to6, begin4})
 }
