@@ -69,6 +69,9 @@ func someChange(version uint64) *rapid.Generator[weft.Change] {
 			c.Ticket = append([]byte{}, rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "ticket")...)
 		}
 		c.Domain = rapid.SampledFrom([]string{"", "", "home.internal"}).Draw(t, "domain")
+		if rapid.Bool().Draw(t, "a policy is set or unset") {
+			c.NoPolicy = new(rapid.Bool().Draw(t, "no policy"))
+		}
 		if rapid.Bool().Draw(t, "names change") {
 			c.DNS = &weft.DNS{Search: rapid.SliceOfN(rapid.Just("corp.example"), 0, 1).Draw(t, "search")}
 		}
@@ -135,6 +138,13 @@ func TestAChangeTurnsOneMapIntoTheNextAndLeavesTheFirst(t *testing.T) {
 			wantDomain, wantDNS := stdcmp.Or(c.Domain, m.Domain), m.DNS
 			if c.DNS != nil {
 				wantDNS = *c.DNS
+			}
+			wantNoPolicy := m.NoPolicy
+			if c.NoPolicy != nil {
+				wantNoPolicy = *c.NoPolicy
+			}
+			if next.NoPolicy != wantNoPolicy {
+				t.Fatal("whether there is a policy is not what the change says")
 			}
 			if next.Domain != wantDomain || !next.DNS.Equal(wantDNS) {
 				t.Fatal("domain or names are not what the change says")

@@ -41,6 +41,14 @@ func ParseRoute(s string) (netip.Prefix, error) {
 	return p, CheckRoute(p)
 }
 
+// RouteWord is what `weft admin route` calls a route: a network, or exit.
+func RouteWord(p netip.Prefix) string {
+	if IsExit(p) {
+		return "exit"
+	}
+	return p.String()
+}
+
 // SortRoutes brings routes into the order that nodes have them in, each once.
 func SortRoutes(list []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(list, func(a, b netip.Prefix) int {

@@ -29,6 +29,9 @@ func (r Rule) Equal(o Rule) bool {
 	return r.Why == o.Why && slices.Equal(r.From, o.From) && slices.Equal(r.To, o.To) && slices.Equal(r.Ports, o.Ports)
 }
 
+// WithoutPolicy says what holds in a network whose administrator has set no policy.
+const WithoutPolicy = "no policy is set, and without one only a user's own untagged machines reach each other"
+
 // A Source is who may begin something: a word that a node understands by its map.
 //
 //	"*"          every member, and every address that a member speaks for

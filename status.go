@@ -6,8 +6,9 @@ import (
 )
 
 // SchemaVersion is the version of every document that --json prints and the local API answers with. It grows
-// when a field changes its meaning or goes; fields are added without.
-const SchemaVersion = 1
+// when a field changes its meaning or goes; fields are added without. With 2 a node of `weft admin node list` has no more
+// "expired" but a "standing", of which that is one.
+const SchemaVersion = 2
 
 // A DaemonState is where the daemon stands.
 type DaemonState string

@@ -90,7 +90,8 @@ func documents() map[string]any {
 				From: []weft.Source{"tag:web"}, To: []netip.Prefix{netip.PrefixFrom(addrs[1], 128)},
 				Ports: []weft.PortRange{{Proto: weft.ProtoTCP, First: 22, Last: 22}}, Why: "w",
 			}},
-			Reason: "r", Refused: refusal,
+			Reason: "r", Refused: refusal, DecidedBy: "gw",
+			Carrier: weft.Carrier{Route: netip.PrefixFrom(addrs[1], 128), By: "gw", Approved: true, InUse: true, Beside: []string{"web"}, Note: "n"},
 		},
 		"metrics": weft.Metrics{Schema: weft.SchemaVersion, Families: []weft.MetricFamily{{
 			Name: "weft_peer_online", Type: "gauge", Help: "h", Samples: []weft.MetricSample{{Labels: map[string]string{"peer": "db"}, Value: 1}},

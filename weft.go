@@ -226,6 +226,8 @@ type NetworkMap struct {
 	// Rules are what the policy has this node let in. Nil: the server knows no policy, and everything is let in; empty: nothing is.
 	Rules []Rule `json:"rules,omitzero"`
 	DNS   DNS    `json:"dns,omitzero"`
+	// NoPolicy says that nobody has set a policy: Rules are of the default.
+	NoPolicy bool `json:"no_policy,omitempty"`
 }
 
 // A Change is what turns one version of a node's map into a later one. Absent fields leave things as they are.
@@ -239,12 +241,14 @@ type Change struct {
 	Rules   []Rule   `json:"rules,omitzero"` // all of them, when any changed; empty: nothing is let in
 	DNS     *DNS     `json:"dns,omitempty"`
 	Domain  string   `json:"domain,omitempty"` // that nodes are found in from now on
+	// NoPolicy is there when a policy was set or unset.
+	NoPolicy *bool `json:"no_policy,omitempty"`
 }
 
 // Empty reports that the change would change nothing but the version.
 func (c Change) Empty() bool {
 	return c.Self == nil && len(c.Upsert) == 0 && len(c.Remove) == 0 && c.Relays == nil && c.Ticket == nil &&
-		c.Rules == nil && c.DNS == nil && c.Domain == ""
+		c.Rules == nil && c.DNS == nil && c.Domain == "" && c.NoPolicy == nil
 }
 
 // Apply returns the map after the change. The receiver is left as it was; slices that did not change are
@@ -268,6 +272,9 @@ func (m NetworkMap) Apply(c Change) NetworkMap {
 	}
 	if c.Domain != "" {
 		m.Domain = c.Domain
+	}
+	if c.NoPolicy != nil {
+		m.NoPolicy = *c.NoPolicy
 	}
 	if len(c.Upsert) == 0 && len(c.Remove) == 0 {
 		return m
@@ -315,7 +322,7 @@ func (m NetworkMap) Peer(id NodeID) (Node, bool) {
 
 // Find finds a peer by what a person calls it: its name, with or without the network's domain, or an address.
 func (m NetworkMap) Find(what string) (Node, bool) {
-	name := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(what), "."), "."+m.Domain)
+	name := ShortName(what, m.Domain)
 	addr, _ := netip.ParseAddr(what)
 	addr = addr.Unmap()
 	for _, p := range m.Peers {
@@ -324,6 +331,11 @@ func (m NetworkMap) Find(what string) (Node, bool) {
 		}
 	}
 	return Node{}, false
+}
+
+// ShortName is what a person calls a node, without the network's domain and the final dot.
+func ShortName(what, domain string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(what), "."), "."+domain)
 }
 
 // MaxNameLength is the longest name of a node: one DNS label (RFC 1035 section 2.3.4).

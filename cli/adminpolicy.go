@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -37,6 +36,17 @@ func (ad *admin) policyCommand() *cobra.Command {
 			return ad.took(list[0], p, err, "set")
 		}}
 	set.Flags().StringVar(&revision, "revision", "", "the revision that it is to replace")
+	unset := &cobra.Command{Use: "unset", Short: "Take the policy away: only a user's own machines reach each other then", Args: noArgs,
+		Long: "Take the policy away, at once and for all nodes: from then on a user's own untagged machines reach each other, and nothing else reaches\n" +
+			"anything. `weft admin policy get` prints what there was before; keep it. With --revision it is refused if another one was put in\n" +
+			"force since. Exit code 1 when none is set.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			p, err := ad.client().UnsetPolicy(c.Context(), control.PolicyRequest{Revision: revision})
+			return show(ad, p, err, func(control.PolicyAnswer) {
+				fmt.Fprintf(ad.out, "unset: %s\n", weft.WithoutPolicy)
+			})
+		}}
+	unset.Flags().StringVar(&revision, "revision", "", "the revision that it is to take away")
 	check := &cobra.Command{Use: "check FILE", Short: "Say what is wrong with a policy, and change nothing", Args: args(1, 1),
 		Long: "Say what is wrong with the policy in FILE, with line and column, and change nothing; - reads standard input. Its names are held\n" +
 			"against the users that the server has, and its own tests are made. Exit code 0 when it could be set, 1 when not.",
@@ -69,7 +79,7 @@ func (ad *admin) policyCommand() *cobra.Command {
 			}
 			return err
 		}}
-	return group("policy", "Who may reach whom", get, set, check, edit, explain)
+	return group("policy", "Who may reach whom", get, set, unset, check, edit, explain)
 }
 
 // printVerdict says whether, and where no port was asked for, what.
@@ -97,23 +107,8 @@ func (ad *admin) printVerdict(e control.ExplainAnswer) {
 
 // readPolicy reads a policy's text.
 func (ad *admin) readPolicy(name string) (string, error) {
-	in := ad.in
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return "", fmt.Errorf("reading the policy: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	text, err := io.ReadAll(io.LimitReader(in, policy.MaxText+1))
-	if err != nil {
-		return "", fmt.Errorf("reading the policy from %s: %w", name, err)
-	}
-	if len(text) > policy.MaxText {
-		return "", fmt.Errorf("%s is longer than the %d bytes that a policy may have", name, policy.MaxText)
-	}
-	return string(text), nil
+	text, err := readDocument(ad.in, "the policy", name, policy.MaxText)
+	return string(text), err
 }
 
 // took says what the server made of a policy.

@@ -55,7 +55,7 @@ func TestAnAdministratorSetsAPolicy(t *testing.T) {
 	if r := srv.admin("status"); strings.Contains(r.out, "none is set") {
 		t.Errorf("the status says %q", r.out)
 	}
-	if r := srv.admin("policy", "set", filepath.Join(t.TempDir(), "none")); r.code != ExitFailed || !strings.Contains(r.err, "reading the policy") {
+	if r := srv.admin("policy", "set", filepath.Join(t.TempDir(), "none")); r.code != ExitFailed || !strings.Contains(r.err, "the policy cannot be read") {
 		t.Errorf("%+v", r)
 	}
 

@@ -22,7 +22,8 @@ how that ended, and what would help. PEER is a name or an overlay address. Exit 
 1 when it is not or there is none of that name.
 
 With two names or addresses, or one and PROTO:PORT (A is this node then): say which rules of the policy let A begin something towards B, or towards B at PROTO:PORT
-(tcp:22, udp:53, icmp), and what of A's was refused. The node that lets in decides: B is this node, or something behind it.
+(tcp:22, udp:53, icmp), and what of A's was refused. The node that lets in decides: B is this node, or something behind it. Of an address
+behind another node it is said which router or exit node packets go through, and whether that is approved and in use.
 Exit code 0 when it is allowed, 1 when it is not or is not decided here.`,
 		Args: args(1, 3),
 		RunE: func(c *cobra.Command, list []string) error {
@@ -193,14 +194,18 @@ func checkAsked(what string) error {
 }
 
 func printAccess(w io.Writer, doc weft.Access, now time.Time) error {
-	may, at := "may", ""
-	if !doc.Allowed {
-		may = "may not"
+	may, at := "may reach", ""
+	switch {
+	case doc.DecidedBy != "":
+		may = "to"
+	case !doc.Allowed:
+		may = "may not reach"
 	}
 	if doc.What != "" {
 		at = " at " + doc.What
 	}
-	fmt.Fprintf(w, "%s (%s) %s reach %s (%s)%s: %s.\n", doc.From, doc.FromAddr, may, doc.To, doc.ToAddr, at, doc.Reason)
+	fmt.Fprintf(w, "%s (%s) %s %s (%s)%s: %s.\n", doc.From, doc.FromAddr, may, doc.To, doc.ToAddr, at, doc.Reason)
+	printCarrier(w, doc)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i, r := range doc.Rules {
 		if i == 0 {
@@ -219,6 +224,34 @@ func printAccess(w io.Writer, doc weft.Access, now time.Time) error {
 		fmt.Fprintln(w, ".")
 	}
 	return nil
+}
+
+// printCarrier says through whom packets go.
+func printCarrier(w io.Writer, doc weft.Access) {
+	c := doc.Carrier
+	if c.By == "" {
+		return
+	}
+	route := c.Route.String()
+	if weft.IsExit(c.Route) {
+		route = "the internet"
+	}
+	switch {
+	case !c.Approved:
+		fmt.Fprintf(w, "%s offers to speak for %s, and is not let.\n", c.By, route)
+		return
+	case !c.InUse:
+		fmt.Fprintf(w, "%s speaks for %s, which is approved and not in use here: %s.\n", c.By, route, c.Note)
+		return
+	}
+	fmt.Fprintf(w, "Packets to %s go through %s, which speaks for %s: approved, in use", doc.ToAddr, c.By, route)
+	if len(c.Beside) > 0 {
+		fmt.Fprintf(w, "; %s would take over", strings.Join(c.Beside, ", "))
+	}
+	if c.Note != "" {
+		fmt.Fprintf(w, "; %s", c.Note)
+	}
+	fmt.Fprintln(w, ".")
 }
 
 // joined lists what prints itself.

@@ -82,6 +82,12 @@ func TestAccessReadsAsAPersonWouldSayIt(t *testing.T) {
 			Refused: weft.Refusal{Packets: 3}},
 		{From: "ann", FromAddr: ann, To: "bob", ToAddr: bob, What: "udp:53", Reason: "no rule allows it, and what no rule allows is dropped",
 			Refused: weft.Refusal{Packets: 12, Last: "udp:53", At: now.Add(-4 * time.Second)}},
+		{From: "ann", FromAddr: ann, To: "bob", ToAddr: netip.MustParseAddr("192.168.142.7"), What: "tcp:80", DecidedBy: "bob", Reason: "bob decides what is let in there",
+			Carrier: weft.Carrier{Route: lan.To[0], By: "bob", Approved: true, InUse: true, Beside: []string{"cid (silent)"}, Note: "it is offline"}},
+		{From: "ann", FromAddr: ann, To: "bob", ToAddr: netip.MustParseAddr("9.9.9.9"), DecidedBy: "bob", Reason: "bob decides what is let in there",
+			Carrier: weft.Carrier{Route: weft.ExitRoutes[0], By: "bob", Approved: true, Note: "this machine uses no exit node: say `weft set exit-node=bob`"}},
+		{From: "ann", FromAddr: ann, To: "ann", ToAddr: netip.MustParseAddr("10.9.9.9"), Reason: "nobody has approved it: say `weft admin route approve ann 10.0.0.0/8` on the server",
+			Carrier: weft.Carrier{Route: netip.MustParsePrefix("10.0.0.0/8"), By: "ann"}},
 	} {
 		if err := printAccess(&got, doc, now); err != nil {
 			t.Fatal(err)

@@ -89,7 +89,7 @@ func TestAMatrixIsHeldAgainstAFileAndWrittenDown(t *testing.T) {
 	if c := doc.Cells[0]; len(doc.Cells) != 1 || c.Verdict != matrix.Direct || len(c.Runs) != 2 || c.Runs[0].Seed != 7 || c.Way != matrix.Plain {
 		t.Errorf("%+v", doc.Cells)
 	}
-	for name, words := range map[string]string{"matrix.csv": "full-cone,?,?,?,direct\n", "cells.json": `"schema_version": 1`, "index.html": "What was sent, with seed"} {
+	for name, words := range map[string]string{"matrix.csv": "full-cone,?,?,?,direct\n", "cells.json": `"schema_version": 2`, "index.html": "What was sent, with seed"} {
 		b, err := os.ReadFile(filepath.Join(out, name))
 		if err != nil || !strings.Contains(string(b), words) {
 			t.Errorf("%s has no %q (%v)", name, words, err)

@@ -54,7 +54,7 @@ func TestAScenarioIsRunToldAndWrittenDown(t *testing.T) {
 		t.Errorf("no progress was told: %s", r.err)
 	}
 	for name, words := range map[string]string{
-		"carrier.scn": "router carrier", "logs/ann.log": "bob: from relay-udp", "result.json": `"schema_version": 1`,
+		"carrier.scn": "router carrier", "logs/ann.log": "bob: from relay-udp", "result.json": `"schema_version": 2`,
 		"timeline.txt": "*** ann and bob: direct",
 	} {
 		b, err := os.ReadFile(filepath.Join(out, name))

@@ -171,6 +171,9 @@ func (a *app) setCommand() *cobra.Command {
 				if err := a.client().SetSettings(c.Context(), s); err != nil {
 					return err
 				}
+				if s, err = a.client().Settings(c.Context()); err != nil {
+					return err
+				}
 			}
 			if a.json {
 				explicit(&s)

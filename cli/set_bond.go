@@ -73,11 +73,18 @@ func setRedundant(s *node.Settings, v string) error {
 	return nil
 }
 
+// nodeName is a node's name as somebody writes it, with a domain or without. The daemon knows the network's own and takes it off.
+func nodeName(s string) (name string, ok bool) {
+	name = weft.ShortName(strings.TrimSpace(s), weft.Domain)
+	label, _, _ := strings.Cut(name, ".")
+	return name, label != "" && weft.CleanName(label) == label
+}
+
 // bondWith is the setting bond.NAME, of one peer. Empty is what bond says.
 func bondWith(key string) (setting, bool) {
 	name, ok := strings.CutPrefix(key, bondPrefix)
-	name = strings.TrimSuffix(strings.ToLower(name), "."+weft.Domain)
-	if !ok || name == "" || weft.CleanName(name) != name {
+	name, valid := nodeName(name)
+	if !ok || !valid {
 		return setting{}, false
 	}
 	return setting{

@@ -55,12 +55,12 @@ var routeSettings = map[string]setting{
 			return s.ExitNode
 		},
 		set: func(s *node.Settings, v string) error {
-			name := strings.TrimSuffix(strings.ToLower(v), "."+weft.Domain)
+			name, ok := nodeName(v)
 			if name == "off" || name == "" {
 				s.ExitNode = ""
 				return nil
 			}
-			if weft.CleanName(name) != name {
+			if !ok {
 				return fmt.Errorf("exit-node is the name of a node or off, not %s", quote(v))
 			}
 			s.ExitNode = name

@@ -162,7 +162,7 @@ func TestWithoutADaemonOrServerTheExitCodeIsThree(t *testing.T) {
 	for _, line := range []string{
 		"status", "user create ann", "user list", "user remove ann", "key create", "key list --json", "key expire 1", "key remove 1",
 		"node create", "node list", "node rename a b", "node expire a", "node remove a", "relay list", "relay remove a",
-		"policy get", "policy edit", "policy explain a b", "dns get", "dns set search=a",
+		"policy get", "policy edit", "policy unset", "policy explain a b", "dns get", "dns set search=a",
 	} {
 		t.Run("admin "+line, func(t *testing.T) {
 			r := inProcess(append([]string{"admin", "--data", dir}, strings.Fields(line)...)...)

@@ -258,6 +258,13 @@ func (s *Server) AdminHandler() http.Handler {
 		}
 		return s.CheckPolicy(r.Context(), q)
 	})
+	handle("POST /v1/policy/unset", func(r *http.Request) (any, error) {
+		q, err := body[PolicyRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		return s.UnsetPolicy(r.Context(), q)
+	})
 	handle("POST /v1/policy/explain", func(r *http.Request) (any, error) {
 		q, err := body[ExplainRequest](r)
 		if err != nil {

@@ -210,7 +210,7 @@ func TestNoListShowsASecret(t *testing.T) {
 	hash := hashSecret(token.Secret[:])
 	for _, what := range []string{"status", "users", "keys", "nodes", "relays"} {
 		body := raw(t, path, "GET", "/v1/"+what, adminHost, nil, "")
-		if !bytes.Contains(body, []byte(`"schema_version":1`)) {
+		if !bytes.Contains(body, []byte(`"schema_version":2`)) {
 			t.Errorf("%s has no schema_version: %s", what, body)
 		}
 		for _, s := range secrets {

@@ -211,6 +211,11 @@ func (c *AdminClient) SetPolicy(ctx context.Context, r PolicyRequest) (PolicyAns
 	return call[PolicyAnswer](ctx, c, http.MethodPost, "policy", r)
 }
 
+// UnsetPolicy takes the policy away: the default is in force again.
+func (c *AdminClient) UnsetPolicy(ctx context.Context, r PolicyRequest) (PolicyAnswer, error) {
+	return call[PolicyAnswer](ctx, c, http.MethodPost, "policy/unset", r)
+}
+
 // CheckPolicy only tells what is to be complained of.
 func (c *AdminClient) CheckPolicy(ctx context.Context, r PolicyRequest) (PolicyAnswer, error) {
 	return call[PolicyAnswer](ctx, c, http.MethodPost, "policy/check", r)

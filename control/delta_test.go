@@ -154,6 +154,8 @@ func (l *life) step(what, which, other int) {
 		_, _ = w.SetDNS(ctx, someNames(other))
 	case what == 17:
 		_ = m.say(wire.NodeMessage{Logout: &wire.Logout{}})
+	case what == 22 && other%4 == 0:
+		_, _ = w.UnsetPolicy(ctx, PolicyRequest{})
 	case what == 22:
 		_, _ = w.SetPolicy(ctx, PolicyRequest{Text: fmt.Sprintf(`{"acls": [{"action": "accept", "src": ["*"], "dst": ["autogroup:member:%d", "100.64.0.%d:22"]}]}`, 1+which, other)})
 	}

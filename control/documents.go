@@ -220,7 +220,10 @@ type ExplainAnswer struct {
 	Port    string      `json:"port,omitempty"`
 	Allowed bool        `json:"allowed"` // something is, where no port was asked for
 	Rules   []weft.Rule `json:"rules"`   // those that say so
-	Message string      `json:"message"`
+	// Carrier is who passes packets on to an address that is no member's own. Which of several is in use each node decides for itself:
+	// this is the first that is online.
+	Carrier weft.Carrier `json:"carrier,omitzero"`
+	Message string       `json:"message"`
 }
 
 // RenameRequest gives a node or user another name, MoveRequest a node another user, TagRequest other tags; UserRequest

@@ -70,7 +70,7 @@ func (s *snapshot) appendMap(dst []byte, self weft.NodeID, ticket []byte) []byte
 	if ok {
 		dst = e.rules.appendTo(dst, e)
 	}
-	dst = s.resolving.appendMap(dst)
+	dst = s.law.appendMap(s.resolving.appendMap(dst))
 	return append(dst, "}}"...)
 }
 
@@ -119,6 +119,9 @@ func (s *snapshot) appendChange(dst []byte, self weft.NodeID, from uint64, chang
 	}
 	if s.resolving.version > from {
 		dst = s.resolving.appendChange(dst)
+	}
+	if s.law.settled > from {
+		dst = s.law.appendChange(dst)
 	}
 	return append(dst, "}}"...)
 }

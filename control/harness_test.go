@@ -324,7 +324,7 @@ var same = cmp.Options{
 func (s *snapshot) wholeMap(self weft.NodeID) weft.NetworkMap {
 	m := weft.NetworkMap{
 		Version: s.version, Relays: s.relays.list, Domain: s.resolving.doc.domain(), DNS: s.resolving.doc.DNS,
-		Ranges: []netip.Prefix{s.net.IPv4, s.net.IPv6}, Service: s.net.IPv4.Addr().Next(),
+		Ranges: []netip.Prefix{s.net.IPv4, s.net.IPv6}, Service: s.net.IPv4.Addr().Next(), NoPolicy: s.law.isDefault(),
 	}
 	for _, e := range s.nodes.all() {
 		switch {

@@ -19,12 +19,29 @@ type law struct {
 	document *policy.Document   // nil: the default is in force
 	revision string             // of the document; see revisionOf
 	broken   string             // what keeps the stored document from being understood: then nothing is let in
+	settled  uint64             // version of maps with which it came about that a policy is set, or that none is
 	rulings  map[string]*ruling // of policy.Class
 }
 
 // newLaw is the default, in an overlay with some ranges.
 func newLaw(ranges ...netip.Prefix) *law {
 	return &law{policy: policy.Default(ranges...), revision: revisionOf(""), rulings: make(map[string]*ruling)}
+}
+
+// isDefault reports whether the law is the one that nobody has set.
+func (l *law) isDefault() bool { return l.document == nil && l.broken == "" }
+
+// appendMap adds what a whole map has of it.
+func (l *law) appendMap(dst []byte) []byte {
+	if !l.isDefault() {
+		return dst
+	}
+	return append(dst, `,"no_policy":true`...)
+}
+
+// appendChange adds what a change has of it.
+func (l *law) appendChange(dst []byte) []byte {
+	return strconv.AppendBool(append(dst, `,"no_policy":`...), l.isDefault())
 }
 
 // A ruling is what a node has to let in. Nodes alike share one, and so its encoding. It is never changed.
@@ -159,6 +176,10 @@ func (t *tx) ruleAnew(found *entry) {
 
 // enact puts a law in force: every node whose rules it changes is told.
 func (t *tx) enact(l *law) {
+	if l.settled = t.law.settled; l.isDefault() != t.law.isDefault() {
+		t.version++
+		l.settled = t.version
+	}
 	t.law = l
 	for _, e := range t.nodes.all() {
 		if n := *e; t.approveRoutes(&n) {

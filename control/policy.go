@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"weft"
@@ -83,7 +84,7 @@ func (s *Server) takePolicy(ctx context.Context, r PolicyRequest, keep bool) (Po
 			return nil
 		}
 		if now := t.law.revision; r.Revision != "" && r.Revision != now {
-			return sentence(weft.CodeConflict, "somebody changed the policy since it was read: it is at revision %s now; read it again (weft admin policy get) and repeat the change", now)
+			return changedSince(now)
 		}
 		l.document, l.revision = document, a.Revision
 		t.putDocument(policyDocument, r.Text)
@@ -95,29 +96,71 @@ func (s *Server) takePolicy(ctx context.Context, r PolicyRequest, keep bool) (Po
 	return a, err
 }
 
+// UnsetPolicy takes the policy away, so that the default is in force again. All nodes that it changes anything for are told at once.
+func (s *Server) UnsetPolicy(ctx context.Context, r PolicyRequest) (PolicyAnswer, error) {
+	a := PolicyAnswer{Schema: weft.SchemaVersion, Revision: DefaultPolicy, Text: unwritten, Problems: []policy.Problem{}}
+	err := s.do(ctx, func(t *tx) error {
+		former := t.law.revision
+		switch {
+		case t.law.isDefault():
+			return sentence(weft.CodeConflict, "no policy is set, so there is none to take away")
+		case r.Revision != "" && r.Revision != former:
+			return changedSince(former)
+		}
+		t.putDocument(policyDocument, "")
+		a.Changed = t.documents[policyDocument].Changed
+		t.enact(newLaw(t.net.IPv4, t.net.IPv6))
+		t.after = append(t.after, func() { s.log.Warn("the policy was unset: "+weft.WithoutPolicy, "former", former) })
+		return nil
+	})
+	return a, err
+}
+
+// changedSince refuses a change of a policy that is not the one that was read.
+func changedSince(now string) error {
+	return sentence(weft.CodeConflict, "somebody changed the policy since it was read: it is at revision %s now; read it again (weft admin policy get) and repeat the change", now)
+}
+
 // An end is what a person asks about: a node, or an address that a node speaks for.
 type end struct {
 	node  weft.Node
 	addrs []netip.Addr
 	name  string
+	by    *weft.Carrier // of an address that is no node's own
 }
 
-// endNamed finds a node by name or number, or the one that speaks for an address.
+// endNamed finds a node by name or number, or the one that speaks for an address, or would.
 func (t *tx) endNamed(what string) (end, error) {
 	if a, err := netip.ParseAddr(what); err == nil {
 		a = a.Unmap()
 		n, ok := t.speaker(a)
-		if !ok {
+		if ok && slices.Contains(n.Addrs, a) {
+			return end{n, []netip.Addr{a}, fmt.Sprintf("%s at %s", a, describe(n)), nil}, nil
+		}
+		e, c := t.carrier(a)
+		if c == nil {
 			return end{}, sentence(weft.CodeNotFound, "no node has the address %s, and none has it behind it: `weft admin node list` shows the nodes", a)
 		}
-		return end{n, []netip.Addr{a}, fmt.Sprintf("%s at %s", a, describe(n))}, nil
+		n = e.node()
+		return end{n, []netip.Addr{a}, fmt.Sprintf("%s behind %s", a, describe(n)), c}, nil
 	}
 	e, err := t.nodeNamed(strings.TrimSuffix(what, "."+t.resolving.doc.domain()))
 	if err != nil {
 		return end{}, err
 	}
 	n := e.node()
-	return end{n, n.Addrs, describe(n)}, nil
+	return end{n, n.Addrs, describe(n), nil}, nil
+}
+
+// through says by which network an end is reached that is behind a node.
+func (e end) through(from end) string {
+	switch {
+	case e.by == nil:
+		return ""
+	case weft.IsExit(e.by.Route):
+		return fmt.Sprintf("; through the exit node %s, where %s has that as its own (weft set exit-node=%s)", e.by.By, from.node.Name, e.by.By)
+	}
+	return fmt.Sprintf("; through %s, which speaks for %s", e.by.By, e.by.Route)
 }
 
 // describe is a node with what policies know it by.
@@ -156,9 +199,15 @@ func (s *Server) ExplainPolicy(ctx context.Context, r ExplainRequest) (ExplainAn
 			return err
 		}
 		a.From, a.To, a.Node = from.name, to.name, to.node.Name
+		if to.by != nil {
+			a.Carrier = *to.by
+		}
 		a.Rules = t.between(from, to, port, r.Port != "")
-		if a.Allowed = len(a.Rules) > 0; from.node.ID == to.node.ID {
+		switch a.Allowed = len(a.Rules) > 0; {
+		case from.node.ID == to.node.ID:
 			a.Allowed, a.Rules = true, []weft.Rule{}
+		case to.by != nil && !to.by.InUse:
+			a.Allowed = false
 		}
 		a.Message = t.verdict(a, from, to)
 		return nil
@@ -214,12 +263,14 @@ func (t *tx) verdict(a ExplainAnswer, from, to end) string {
 	switch {
 	case from.node.ID == to.node.ID:
 		return fmt.Sprintf("%s is the same machine: what it says to itself passes no rule", from.name)
+	case to.by != nil && !to.by.InUse:
+		return fmt.Sprintf("%s does not reach %s%s: %s", from.name, to.name, by, to.by.Note)
 	case a.Allowed && a.Port != "":
-		return fmt.Sprintf("%s may reach %s%s: %s", from.name, to.name, by, a.Rules[0].Why)
+		return fmt.Sprintf("%s may reach %s%s: %s%s", from.name, to.name, by, a.Rules[0].Why, to.through(from))
 	case a.Allowed:
-		return fmt.Sprintf("%s may reach %s", from.name, to.name)
-	case t.law.document == nil && t.law.broken == "":
-		return fmt.Sprintf("%s may not reach %s%s: no policy is set, and without one only a user's own untagged machines reach each other (weft admin policy edit)", from.name, to.name, by)
+		return fmt.Sprintf("%s may reach %s%s", from.name, to.name, to.through(from))
+	case t.law.isDefault():
+		return fmt.Sprintf("%s may not reach %s%s: %s (weft admin policy edit)", from.name, to.name, by, weft.WithoutPolicy)
 	case t.law.broken != "":
 		return t.law.broken
 	}

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"weft"
 	"weft/control/store"
@@ -324,6 +327,97 @@ func TestTheServerExplainsItsPolicy(t *testing.T) {
 	})
 }
 
+func TestAPolicyIsUnsetAndEverybodyIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ctx := context.Background()
+		laptop, web, _ := fleet(w)
+		phone := w.join(KeyRequest{User: "ann"}, "phone")
+		if _, err := w.UnsetPolicy(ctx, PolicyRequest{}); err == nil {
+			t.Error("a policy that is not there was unset")
+		}
+		look := func(when string, without bool) {
+			t.Helper()
+			settle()
+			for _, m := range []*machine{laptop, web, phone} {
+				if got := m.current().NoPolicy; got != without {
+					t.Errorf("%s node %d hears that there is no policy: %v", when, m.id(), got)
+				}
+				if err := m.checkMap(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		look("at first", true)
+		first := w.set(fleetPolicy, "").Revision
+		look("with a policy", false)
+		before := phone.heard()
+		w.set(fleetPolicy+" ", "")
+		settle()
+		if phone.heard() != before {
+			t.Error("the phone is told of a policy that says the same")
+		}
+		if _, err := w.UnsetPolicy(ctx, PolicyRequest{Revision: first}); err == nil {
+			t.Error("another policy than was meant was unset")
+		}
+		if a, err := w.UnsetPolicy(ctx, PolicyRequest{Revision: w.Policy().Revision}); err != nil || a.Revision != DefaultPolicy {
+			t.Errorf("unset: %+v, %v", a, err)
+		}
+		look("without one", true)
+		if rules := phone.current().Rules; len(rules) != 1 || rules[0].Why != policy.DefaultWhy {
+			t.Errorf("the phone lets in %+v", rules)
+		}
+		w.restart()
+		for _, m := range []*machine{laptop, web, phone} {
+			m.connect()
+		}
+		look("after a restart", true)
+		if a := w.Policy(); a.Revision != DefaultPolicy || !strings.Contains(a.Text, "No policy is set") {
+			t.Errorf("after a restart there is %+v", a)
+		}
+	})
+}
+
+func TestTheServerExplainsWhoCarriesAnAddress(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ctx := context.Background()
+		a, b := w.join(KeyRequest{}, "a"), w.join(KeyRequest{}, "b")
+		w.join(KeyRequest{}, "laptop")
+		expect := func(to string, carrier weft.Carrier, allowed bool, words string) {
+			t.Helper()
+			settle()
+			got, err := w.ExplainPolicy(ctx, ExplainRequest{From: "laptop", To: to, Port: "tcp:80"})
+			if err != nil {
+				t.Fatalf("%s: %v", to, err)
+			}
+			got.Carrier.Note = "" // it is in the message
+			if diff := cmp.Diff(carrier, got.Carrier, same); diff != "" || got.Allowed != allowed || !strings.Contains(got.Message, words) {
+				t.Errorf("%s: %v %s\n%s", to, got.Allowed, got.Message, diff)
+			}
+		}
+		lan, wide := nets("192.168.142.0/24")[0], nets("192.168.0.0/16")[0]
+		a.update(wire.Update{Routes: append(nets("192.168.142.0/24"), weft.ExitRoutes...)})
+		expect("192.168.142.9", weft.Carrier{Route: lan, By: "a"}, false, "weft admin route approve a 192.168.142.0/24")
+		expect("9.9.9.9", weft.Carrier{Route: weft.ExitRoutes[0], By: "a"}, false, "weft admin route approve a exit")
+		if _, err := w.ChangeRoutes(ctx, "b", RoutesRequest{Approve: nets("192.168.0.0/16")}); err != nil {
+			t.Fatal(err)
+		}
+		expect("192.168.7.7", weft.Carrier{Route: wide, By: "b", Approved: true}, false, "advertise-routes=192.168.0.0/16")
+		b.update(wire.Update{Routes: nets("192.168.0.0/16", "192.168.142.0/24")})
+		expect("192.168.142.9", weft.Carrier{Route: wide, By: "b", Approved: true, InUse: true}, true, "through b, which speaks for 192.168.0.0/16")
+		for _, n := range []string{"a", "b"} {
+			if _, err := w.ChangeRoutes(ctx, n, RoutesRequest{Approve: append(nets("192.168.142.0/24"), weft.ExitRoutes...)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("192.168.142.9", weft.Carrier{Route: lan, By: "a", Approved: true, InUse: true, Beside: []string{"b"}}, true, "through a, which speaks for 192.168.142.0/24")
+		expect("9.9.9.9", weft.Carrier{Route: weft.ExitRoutes[0], By: "a", Approved: true, InUse: true}, true, "exit-node=a")
+		a.hangUp()
+		time.Sleep(OfflineAfter)
+		expect("192.168.142.9", weft.Carrier{Route: lan, By: "b", Approved: true, InUse: true}, true, "through b")
+		expect("9.9.9.9", weft.Carrier{Route: weft.ExitRoutes[0], By: "a", Approved: true}, false, "is offline")
+	})
+}
+
 func TestTheAdminAPICarriesPolicies(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		fleet(w)
@@ -350,8 +444,10 @@ func TestTheAdminAPICarriesPolicies(t *testing.T) {
 			{"POST", "policy", PolicyRequest{Text: `{"x": 1}`}, 200, `"column":2`},
 			{"POST", "policy", PolicyRequest{Text: fleetPolicy, Revision: "default"}, 200, `"problems":[]`},
 			{"POST", "policy", PolicyRequest{Text: fleetPolicy, Revision: "default"}, 409, `"conflict"`},
+			{"POST", "policy/unset", PolicyRequest{Revision: "x"}, 409, `"conflict"`},
 			{"POST", "policy/explain", ExplainRequest{From: "laptop", To: "web", Port: "tcp:443"}, 200, `"allowed":true`},
 			{"POST", "policy/explain", ExplainRequest{From: "laptop", To: "none"}, 404, "none"},
+			{"POST", "policy/unset", PolicyRequest{}, 200, `"revision":"default"`},
 			{"POST", "policy", PolicyRequest{Text: strings.Repeat("\x01", 2*policy.MaxText)}, 400, "longer than"},
 		} {
 			if code, text := ask(c.method, c.path, c.q); code != c.code || !strings.Contains(text, c.words) {

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -108,4 +109,45 @@ func (s *Server) Routes() []RouteInfo {
 		return cmp.Or(a.Route.Addr().Compare(b.Route.Addr()), cmp.Compare(a.Route.Bits(), b.Route.Bits()), cmp.Compare(a.ID, b.ID))
 	})
 	return out
+}
+
+// carrier finds who passes packets on to an address that is no member's own: of those that offer the narrowest network and are approved the
+// first that is online; else one that would if somebody did what the note says. Without anybody it is nil.
+func (t *tx) carrier(a netip.Addr) (found *entry, c *weft.Carrier) {
+	for _, e := range t.nodes.all() {
+		if e.standing != member {
+			continue
+		}
+		for _, p := range weft.SortRoutes(slices.Concat(e.Advertised, e.Routes)) {
+			if !p.Contains(a) {
+				continue
+			}
+			now := carrierOf(e, p)
+			switch {
+			case c == nil || now.InUse && !c.InUse || now.InUse == c.InUse && p.Bits() > c.Route.Bits():
+				found, c = e, &now
+			case now.InUse && p == c.Route:
+				c.Beside = append(c.Beside, e.Name)
+			}
+		}
+	}
+	return found, c
+}
+
+// carrierOf is a node as the carrier of a network that it offers or is approved for.
+func carrierOf(e *entry, p netip.Prefix) weft.Carrier {
+	offered, approved := slices.Contains(e.Advertised, p), slices.Contains(e.Routes, p)
+	c := weft.Carrier{Route: p, By: e.Name, Approved: approved, InUse: offered && approved && e.online}
+	switch {
+	case !approved:
+		c.Note = fmt.Sprintf("%s offers to speak for %s, and nobody has approved it (weft admin route approve %s %s)", e.Name, p, e.Name, weft.RouteWord(p))
+	case !offered:
+		c.Note = fmt.Sprintf("%s may speak for %s and does not offer to: say `weft set advertise-routes=%s` there", e.Name, p, p)
+		if weft.IsExit(p) {
+			c.Note = fmt.Sprintf("%s may be an exit node and does not offer to: say `weft set advertise-exit-node=on` there", e.Name)
+		}
+	case !e.online:
+		c.Note = fmt.Sprintf("%s speaks for %s and is offline", e.Name, p)
+	}
+	return c
 }

@@ -154,7 +154,7 @@ func (m *membership) send(snap *snapshot, e *entry, ticket []byte) error {
 	if !delta && ticket == nil {
 		ticket, m.renew = newTicket(snap.net.Name, m.c.s.keys.Signing, e, time.Now())
 	}
-	if delta && len(changed) == 0 && e.ruled <= m.version && snap.resolving.version <= m.version && ticket == nil {
+	if delta && len(changed) == 0 && e.ruled <= m.version && max(snap.resolving.version, snap.law.settled) <= m.version && ticket == nil {
 		m.version = snap.version // what is new is not this node's business
 		return nil
 	}

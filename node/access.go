@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"weft"
@@ -45,7 +44,7 @@ func (me *mesh) party(what string) (n weft.Node, addr netip.Addr, err error) {
 	self := me.netmap.Self
 	addr, _ = netip.ParseAddr(what)
 	addr = addr.Unmap()
-	name := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(what), "."), "."+me.netmap.Domain)
+	name := weft.ShortName(what, me.netmap.Domain)
 	if what == "" || name == self.Name || slices.Contains(self.Addrs, addr) {
 		return self, addr, nil
 	}
@@ -53,10 +52,11 @@ func (me *mesh) party(what string) (n weft.Node, addr netip.Addr, err error) {
 		return n, addr, nil
 	}
 	if addr.IsValid() {
-		for _, n := range append([]weft.Node{self}, me.netmap.Peers...) {
-			if slices.ContainsFunc(n.Routes, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-				return n, addr, nil
-			}
+		if n, c := me.carrier(addr); c != nil {
+			return n, addr, nil
+		}
+		if why := me.exitProblem(); why != "" {
+			return n, addr, &weft.Error{Code: weft.CodeNotFound, Message: why}
 		}
 	}
 	return n, addr, &weft.Error{Code: weft.CodeNotFound, Message: fmt.Sprintf("there is no %q in this network: `weft status` lists its members", what)}
@@ -97,15 +97,26 @@ func (me *mesh) access(fromWhat, toWhat string, ports *weft.PortRange) (doc weft
 	if r := me.refused(from.ID); r.Packets > 0 {
 		doc.Refused = r
 	}
+	if here := me.netmap.Self.ID; !slices.Contains(to.Addrs, toAddr) && (from.ID == here || to.ID == here) {
+		if _, c := me.carrier(toAddr); c != nil {
+			doc.Carrier = *c
+		}
+	}
 	p := me.enforced.policy
 	switch {
+	case doc.Carrier.By != "" && !doc.Carrier.Approved:
+		doc.Reason = doc.Carrier.Note
+		return doc, nil
 	case from.ID == to.ID:
 		doc.Allowed, doc.Reason = true, "a machine is not kept from itself"
 		return doc, nil
 	case p.Open():
 		doc.Allowed, doc.Reason = true, "the coordinator of this network knows no policy: every member may reach every other"
 		return doc, nil
-	case !p.Judges(toAddr):
+	case !p.Judges(toAddr) && doc.Carrier.By != "" && to.ID != me.netmap.Self.ID:
+		doc.DecidedBy, doc.Reason = to.Name, me.othersRules(to).Error()
+		return doc, nil
+	case !p.Judges(toAddr) && to.ID != me.netmap.Self.ID:
 		return doc, me.othersRules(to)
 	}
 	if ports == nil {
@@ -127,6 +138,8 @@ func (me *mesh) access(fromWhat, toWhat string, ports *weft.PortRange) (doc weft
 		doc.Reason = "a rule allows it"
 	case from.ID == me.netmap.Self.ID:
 		doc.Allowed, doc.Reason = true, "this machine is its gateway, and needs no rule"
+	case me.netmap.NoPolicy:
+		doc.Reason = weft.WithoutPolicy + ": `weft admin policy edit` on the server sets one"
 	case len(me.enforced.config.Rules) == 0:
 		doc.Reason = "no rule lets anything in here"
 	default:
@@ -180,6 +193,10 @@ func (me *mesh) refusals(now time.Time, s *weft.Status) {
 	if n := len(list) - 1; n > 0 {
 		others = fmt.Sprintf(" (and of %d more)", n)
 	}
-	s.Notes = append(s.Notes, fmt.Sprintf("packets of %s%s are refused, the last to %s: no rule of the policy lets them in; `weft explain %s %s %s` says more",
-		last.Name, others, last.Refused.Last, last.Name, s.Self.Name, last.Refused.Last))
+	why := "no rule of the policy lets them in"
+	if me.netmap.NoPolicy {
+		why = weft.WithoutPolicy + " (`weft admin policy edit` on the server)"
+	}
+	s.Notes = append(s.Notes, fmt.Sprintf("packets of %s%s are refused, the last to %s: %s; `weft explain %s %s %s` says more",
+		last.Name, others, last.Refused.Last, why, last.Name, s.Self.Name, last.Refused.Last))
 }

@@ -84,12 +84,86 @@ func TestAccessIsWhatTheRulesSayOfWhoIsJudgedHere(t *testing.T) {
 		}
 	}
 	for _, c := range [][3]string{
-		{"web", "laptop", "ask on laptop"}, {"web", "tablet", "ask on laptop"}, {"web", "10.7.3.9", "ask on router"}, {"nobody", "web", `no "nobody"`}, {"laptop", "198.51.100.1", "no \"198"},
+		{"web", "laptop", "ask on laptop"}, {"web", "tablet", "ask on laptop"}, {"nobody", "web", `no "nobody"`}, {"laptop", "198.51.100.1", "no \"198"},
 		{"100.64.0.2", "fd00::1", "no addresses of one family"},
 	} {
 		if _, err := me.access(c[0], c[1], nil); err == nil || !strings.Contains(err.Error(), c[2]) {
 			t.Errorf("%s to %s: %v", c[0], c[1], err)
 		}
+	}
+}
+
+func TestOfAnAddressBehindAnotherItIsSaidWhoCarriesItAndWhetherItIsInUse(t *testing.T) {
+	m := members()
+	everything := netip.MustParsePrefix("0.0.0.0/0")
+	m.Peers[3].Online = true
+	m.Peers = append(m.Peers, weft.Node{ID: 6, Name: "gate", Online: true, Addrs: []netip.Addr{netip.MustParseAddr("100.64.0.6")}, Routes: []netip.Prefix{everything}},
+		weft.Node{ID: 7, Name: "second", Online: true, Addrs: []netip.Addr{netip.MustParseAddr("100.64.0.7")}, Routes: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}},
+		weft.Node{ID: 8, Name: "deep", Addrs: []netip.Addr{netip.MustParseAddr("100.64.0.8")}, Routes: []netip.Prefix{netip.MustParsePrefix("10.7.9.0/24")}})
+	for _, c := range []struct {
+		what     string
+		settings RouteSettings
+		attached string
+		to       string
+		by       string
+		approved bool
+		inUse    bool
+		words    string
+	}{
+		{"of two that carry a network", RouteSettings{}, "", "10.7.3.9", "router", true, true, "router decides"},
+		{"of the narrowest network, offline", RouteSettings{}, "", "10.7.9.9", "deep", true, true, "it is offline"},
+		{"routes are not accepted", RouteSettings{NoAcceptRoutes: true}, "", "10.7.3.9", "router", true, false, "accept-routes=on"},
+		{"this machine is there itself", RouteSettings{}, "10.7.3.0/24", "10.7.3.9", "router", true, false, "this machine is in 10.7.3.0/24 itself"},
+		{"an exit node that is not used", RouteSettings{}, "", "9.9.9.9", "gate", true, false, "exit-node=gate"},
+		{"the exit node", RouteSettings{ExitNode: "gate"}, "", "9.9.9.9", "gate", true, true, "gate decides"},
+		{"a private address by the exit node", RouteSettings{ExitNode: "gate"}, "", "172.16.1.1", "gate", true, true, "public addresses alone"},
+		{"its own network", RouteSettings{}, "", "192.168.142.7", "web", true, true, "not kept from itself"},
+		{"what it only offers", RouteSettings{AdvertiseRoutes: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}}, "", "172.16.1.1", "web", false, false, "route approve web 172.16.0.0/16"},
+	} {
+		me := judging(t, m)
+		me.cfg.Settings.RouteSettings = c.settings
+		me.carry()
+		if me.routing.attached = nil; c.attached != "" {
+			me.routing.attached = []netip.Prefix{netip.MustParsePrefix(c.attached)}
+		}
+		if c.what == "what it only offers" { // and nobody else has
+			me.netmap.Peers = me.netmap.Peers[:3]
+			me.carry()
+		}
+		doc, err := me.access("", c.to, nil)
+		if err != nil {
+			t.Errorf("%s: %v", c.what, err)
+			continue
+		}
+		if got := doc.Carrier; got.By != c.by || got.Approved != c.approved || got.InUse != c.inUse || !strings.Contains(doc.Reason+got.Note, c.words) {
+			t.Errorf("%s: %+v", c.what, doc)
+		}
+		if beside := doc.Carrier.Beside; c.inUse && c.to == "10.7.3.9" && (len(beside) != 1 || beside[0] != "second") {
+			t.Errorf("%s: beside it are %v", c.what, beside)
+		}
+		if decided := doc.DecidedBy == ""; decided != (c.by == "web") || doc.DecidedBy != "" && doc.Allowed {
+			t.Errorf("%s: it is decided by %q: %v", c.what, doc.DecidedBy, doc.Allowed)
+		}
+	}
+	me := judging(t, m)
+	me.cfg.Settings.ExitNode = "gone"
+	me.carry()
+	if _, err := me.access("", "9.9.9.9", nil); err != nil {
+		t.Errorf("the exit node that is set is gone, and gate would do: %v", err)
+	}
+	me.netmap.Peers = me.netmap.Peers[:3]
+	me.carry()
+	if _, err := me.access("", "9.9.9.9", nil); err == nil || !strings.Contains(err.Error(), "gone is not in the network") {
+		t.Errorf("the exit node is gone: %v", err)
+	}
+}
+
+func TestARefusalWithoutAPolicySaysSo(t *testing.T) {
+	m := members()
+	m.Rules, m.NoPolicy = []weft.Rule{}, true
+	me := judging(t, m)
+	if doc, err := me.access("laptop", "web", nil); err != nil || doc.Allowed || !strings.Contains(doc.Reason, weft.WithoutPolicy) {
+		t.Errorf("%+v: %v", doc, err)
 	}
 }
 

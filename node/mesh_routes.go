@@ -207,6 +207,7 @@ func (me *mesh) applyRoutes() {
 		routes.Networks = append(routes.Networks, p)
 	}
 	routes.Networks = weft.SortRoutes(routes.Networks)
+	routes.Resolvers = slices.Concat(append(slices.Collect(maps.Values(me.netmap.DNS.Split)), me.netmap.DNS.Upstreams)...)
 	me.problem("exit", me.exitProblem())
 	if me.cfg.Device.stack != nil {
 		sentence := ""
@@ -307,20 +308,9 @@ func (me *mesh) routeStatus(s *weft.Status) {
 	r := &me.routing
 	for _, p := range weft.SortRoutes(slices.Collect(maps.Keys(r.carriers))) {
 		st := weft.RouteStatus{Route: p}
-		for i, id := range r.carriers[p] {
-			n, _ := me.netmap.Peer(id)
-			v := r.rivals[id]
-			switch {
-			case i > 0 && v != nil && v.silent:
-				st.Beside = append(st.Beside, n.Name+" (silent)")
-			case i > 0:
-				st.Beside = append(st.Beside, n.Name)
-			default:
-				st.By = n.Name
-				if !n.Online {
-					st.Note = "it is offline"
-				}
-			}
+		var n weft.Node
+		if st.By, st.Beside, n = me.carriedBy(p); !n.Online {
+			st.Note = "it is offline"
 		}
 		for _, a := range r.attached {
 			if p.Overlaps(a) && !weft.IsExit(p) {

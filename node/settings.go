@@ -4,10 +4,25 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"weft"
 )
+
+// shorten takes the network's domain off the names of nodes.
+func (s *Settings) shorten(domain string) {
+	s.ExitNode = weft.ShortName(s.ExitNode, domain)
+	peers := make(map[string]string, len(s.BondPeers))
+	for name, mode := range s.BondPeers {
+		peers[weft.ShortName(name, domain)] = mode
+	}
+	s.BondPeers = peers
+}
 
 // SetSettings stores settings and acts on them.
 func (d *Daemon) SetSettings(ctx context.Context, s Settings) error {
+	if m := d.state.Map(); m != nil {
+		s.shorten(m.Domain)
+	}
 	if err := errors.Join(checkMTU(s.MTU), s.checkBond(), s.CheckTCP(), s.checkRoutes()); err != nil {
 		return err
 	}
