@@ -42,6 +42,7 @@ func TestAScenarioThatMakesNoSenseIsNotRun(t *testing.T) {
 	}
 	// What this backend cannot do is no mistake of the scenario's.
 	fails(t, inProcess("lab", "run", "wireguard"), ExitFailed, "--backend netns")
+	fails(t, inProcess("lab", "run", "site-to-site"), ExitFailed, "site-to-site: line 9: the vnet backend cannot have a lan: only real machines do, with --backend netns")
 }
 
 func TestAScenarioIsRunToldAndWrittenDown(t *testing.T) {

@@ -210,61 +210,6 @@ func (w *world) clean(h *netns.Host) {
 	}
 }
 
-// TestOfTwoRoutersOfANetworkTheOtherTakesOver has a connection without SNAT go on through the other router.
-func TestOfTwoRoutersOfANetworkTheOtherTakesOver(t *testing.T) {
-	w := newWorld(t)
-	oneHost, twoHost := w.must(w.net.AddHost("one")), w.must(w.net.AddHost("two"))
-	printer := w.lan("printer", 142, twoHost, oneHost) // its answers go by two all the time
-	_, roadHost := w.home("road", netns.PortRestrictedCone)
-	one := w.node(oneHost)
-	w.up(one) // the first by number is the first to carry
-	two, road := w.node(twoHost), w.node(roadHost)
-	for _, n := range []*Node{one, two} {
-		w.up(n)
-		w.set(n, "advertise-routes=192.168.142.0/24", "snat=off", "site-to-site=on")
-		w.approve(n.Name, "192.168.142.0/24")
-	}
-	addr := netip.MustParseAddr("192.168.142.10")
-	w.mirrors(printer, addr)
-	w.seenAs("the network to be reached", roadHost, addr, w.overlay(road, 0).String())
-	w.waits("the first router to carry it", func() error { return w.carriedBy(road, "192.168.142.0/24", "one") })
-	talk := w.converse(roadHost, printer, addr)
-	talk.goesOn(t, 50)
-	// It falls silent without a word, as a machine does whose power fails.
-	if err := oneHost.SetUp(false); err != nil {
-		t.Fatal(err)
-	}
-	silence := talk.goesOn(t, 200)
-	t.Logf("the first router fell silent: the longest silence was %v", silence)
-	if silence > 3*time.Second {
-		t.Errorf("the connection was silent for %v, want 3 s at most", silence)
-	}
-	if err := w.carriedBy(road, "192.168.142.0/24", "two"); err != nil {
-		t.Error(err)
-	}
-	if err := oneHost.SetUp(true); err != nil {
-		t.Fatal(err)
-	}
-	w.waits("the first router to carry it again", func() error { return w.carriedBy(road, "192.168.142.0/24", "one") })
-	if silence := talk.goesOn(t, 100); silence > 3*time.Second {
-		t.Errorf("on the way back the connection was silent for %v", silence)
-	}
-}
-
-// carriedBy tells whether a node says that a network is carried by a router.
-func (w *world) carriedBy(n *Node, route, router string) error {
-	s, err := n.Status(w.ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range s.Routes {
-		if r.Route.String() == route && r.By == router {
-			return nil
-		}
-	}
-	return fmt.Errorf("its routes are %+v", s.Routes)
-}
-
 // TestWithAnExitNodeNothingGoesPastIt has a machine leave through another, dies in the middle, and is lured by its network.
 func TestWithAnExitNodeNothingGoesPastIt(t *testing.T) {
 	w := newWorld(t)
@@ -325,41 +270,4 @@ func TestWithAnExitNodeNothingGoesPastIt(t *testing.T) {
 	w.seenAs("the web to be reached past the exit, when told so", roadHost, webHost.Addr(), gw.Addr().String())
 	w.run(roadHost, w.fleet.Binary, "--socket", road.Socket, "down")
 	w.clean(roadHost)
-}
-
-// TestSitesReachEachOther is the source document's first two topologies: networks of offices that reach each other, hosts without weft, by
-// their own addresses; a third office joins and is reached from both.
-func TestSitesReachEachOther(t *testing.T) {
-	w := newWorld(t)
-	type site struct {
-		router *Node
-		host   *netns.Host
-		four   netip.Addr
-		six    netip.Addr
-	}
-	var sites []site
-	for i, third := range []int{142, 143, 144} {
-		_, h := w.home(fmt.Sprintf("office%d", i), netns.PortRestrictedCone)
-		s := site{host: w.lan(fmt.Sprintf("desk%d", i), third, h)}
-		s.four, s.six = netip.MustParseAddr(fmt.Sprintf("192.168.%d.10", third)), netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::10", third))
-		s.router = w.node(h)
-		w.up(s.router)
-		w.mirrors(s.host, s.four)
-		w.mirrors(s.host, s.six)
-		network4, network6 := fmt.Sprintf("192.168.%d.0/24", third), fmt.Sprintf("2001:db8:%d::/64", third)
-		w.set(s.router, "advertise-routes="+network4+","+network6, "snat=off", "site-to-site=on")
-		w.approve(s.router.Name, network4, network6)
-		for _, o := range sites {
-			for _, c := range []struct{ from, to site }{{s, o}, {o, s}} {
-				w.seenAs("an office to reach another", c.from.host, c.to.four, c.from.four.String())
-				w.seenAs("an office to reach another by IPv6", c.from.host, c.to.six, c.from.six.String())
-			}
-		}
-		sites = append(sites, s)
-	}
-	// Large packets of hosts that know nothing of a tunnel: a download fills segments, and hosts may not fragment.
-	out := w.run(sites[0].host, "ping", "-c", "2", "-i", "0.2", "-W", "5", "-s", "1300", "-M", "do", sites[2].four.String())
-	if !strings.Contains(out, " 0% packet loss") {
-		t.Errorf("packets of 1328 bytes: %s", out)
-	}
 }

@@ -102,6 +102,7 @@ type Lab struct {
 	routed4   int       // /28 handed out
 	routed6   int       // /64 handed out
 	lines     int       // laid to further legs of hosts
+	lans      []netip.Prefix
 	closed    bool
 
 	closeOnce sync.Once

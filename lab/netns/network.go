@@ -35,6 +35,7 @@ type Network struct {
 	number int                 // the last address given, counted from the prefix's first
 	taken  map[netip.Addr]bool // those that callers chose, and what is not the next in turn
 	legs   []*Leg              // further legs of hosts
+	lan    bool                // its gateway is a host with a leg on it
 	single bool                // everybody sends packets one by one
 }
 
@@ -61,6 +62,7 @@ type hostConfig struct {
 	addrs []netip.Addr
 	pool  int
 	hops  uint8
+	first bool                // of a lan's addresses
 	link  *[2]vnet.LinkConfig // on the way out, on the way in
 	// Of further legs, as link:
 	line   *[2]vnet.LinkConfig
@@ -131,8 +133,8 @@ func (n *Network) attach(name, link string, options []HostOption) (*Host, error)
 	for _, o := range options {
 		o(&config)
 	}
-	if config.pool > 1 || len(config.addrs) > 1 || config.hops > 0 {
-		return nil, errors.New("several addresses and hops are for routers with a NAT of the laboratory's own")
+	if config.pool > 1 || len(config.addrs) > 1 || config.hops > 0 || config.first {
+		return nil, errors.New("several addresses and hops are for routers with a NAT of the laboratory's own, a lan's first address for a further leg")
 	}
 	namespace, err := n.lab.namespace(name)
 	if err != nil {
@@ -196,6 +198,13 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 func (n *Network) reserve(config hostConfig) (number int, addrs []netip.Addr, err error) {
 	if n.number == 0 {
 		n.number, n.taken = 1, map[netip.Addr]bool{n.Gateway(): true} // the gateway's
+	}
+	if config.first {
+		if !n.lan || n.taken[netip.Addr{}] {
+			return 0, nil, fmt.Errorf("the network %v has a gateway already", n.prefix4)
+		}
+		n.taken[netip.Addr{}] = true // no host's: it marks that the gateway is there
+		return 1, []netip.Addr{n.Gateway()}, nil
 	}
 	n.number++
 	number = n.number

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -65,11 +66,12 @@ func (l *Lab) prefixes(nat NAT, v6 bool) (p4, p6 netip.Prefix, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if nat.translates() {
-		l.nets4++
-		if l.nets4 > 255 {
-			return p4, p6, errors.New("all 255 inside networks are in use")
+		for !p4.IsValid() || slices.ContainsFunc(l.lans, p4.Overlaps) {
+			if l.nets4++; l.nets4 > 255 {
+				return p4, p6, errors.New("all 255 inside networks are in use")
+			}
+			p4 = netip.PrefixFrom(nth(insidePrefix4, l.nets4<<8), 24)
 		}
-		p4 = netip.PrefixFrom(nth(insidePrefix4, l.nets4<<8), 24)
 	} else {
 		if l.routed4 == 16 {
 			return p4, p6, errors.New("all 16 routed networks are in use")

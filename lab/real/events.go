@@ -60,7 +60,19 @@ func (v *watcher) let(e scenario.Event) error {
 		if m.running {
 			return nil
 		}
-		return v.startMachine(v.ctx, m)
+		first := m.node == nil
+		if err := v.startMachine(v.ctx, m); err != nil || !first {
+			return err
+		}
+		for _, c := range v.Commands {
+			if c.Host == m.Name {
+				v.orders <- c
+			}
+		}
+		return nil
+	case scenario.Weft:
+		v.orders <- e.Command()
+		return nil
 	case scenario.Stop, scenario.Restart:
 		if m.running {
 			if err := v.stopMachine(m); err != nil {

@@ -1,7 +1,9 @@
 package real
 
 import (
+	"context"
 	"encoding/binary"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,11 +19,13 @@ const (
 	firstFlowPort = 40000
 	// overhead is what IPv4 and UDP have of a flow's packet.
 	overhead = 20 + 8
+	// overheadTCP is what IPv4 and TCP with timestamps have of one.
+	overheadTCP = 20 + 32
 	// flowBuffer holds what a fast flow brings while its reader has no processor, in bytes.
 	flowBuffer = 4 << 20
 )
 
-// A flow is numbered datagrams over the overlay, from one node to another.
+// A flow is numbered packets from one machine to another: datagrams, or what one connection carries.
 type flow struct {
 	scenario.Flow
 	done chan struct{}
@@ -43,6 +47,10 @@ func (w *world) startFlows() {
 // run sends to the end. Sockets belong to no address, so that they outlive a restart of what gives the addresses.
 func (f *flow) run(w *world, at netip.AddrPort) {
 	defer close(f.done)
+	if f.TCP {
+		f.runTCP(w, at)
+		return
+	}
 	from, to := w.hosts[f.From], w.hosts[f.To]
 	ear, err := to.host.ListenUDP(at)
 	if err != nil {
@@ -63,25 +71,84 @@ func (f *flow) run(w *world, at netip.AddrPort) {
 	packet := make([]byte, max(8, f.Bytes()-overhead))
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for n := 0; f.For == 0 || time.Duration(n)*f.Every < f.For; n++ {
-		// What is due already goes at once: timers are late by more than fast flows' steps.
-		if wait := time.Until(w.began.Add(f.Start + time.Duration(n)*f.Every)); wait > 0 {
-			timer.Reset(wait)
-			select {
-			case <-w.ctx.Done():
-				return
-			case <-timer.C:
-			}
-		}
-		f.mu.Lock()
-		f.sent = n + 1
-		f.mu.Unlock()
+	for n := 0; f.next(w, timer, n); n++ {
 		binary.BigEndian.PutUint64(packet, uint64(n))
-		if a := to.overlay.Load(); a != nil {
-			mouth.WriteToUDPAddrPort(packet, netip.AddrPortFrom(*a, at.Port())) // what does not get out is lost
+		if a := w.address(to.Name, false); a.IsValid() {
+			mouth.WriteToUDPAddrPort(packet, netip.AddrPortFrom(a, at.Port())) // what does not get out is lost
 		}
 	}
 	<-w.ctx.Done() // what is under way may still arrive
+}
+
+// next waits until the n-th packet is due, and counts it as sent; false: there is none.
+func (f *flow) next(w *world, timer *time.Timer, n int) bool {
+	if f.For != 0 && time.Duration(n)*f.Every >= f.For {
+		return false
+	}
+	// What is due already goes at once: timers are late by more than fast flows' steps.
+	if wait := time.Until(w.began.Add(f.Start + time.Duration(n)*f.Every)); wait > 0 {
+		timer.Reset(wait)
+		select {
+		case <-w.ctx.Done():
+			return false
+		case <-timer.C:
+		}
+	}
+	f.mu.Lock()
+	f.sent = n + 1
+	f.mu.Unlock()
+	return true
+}
+
+// runTCP is run over one connection. It begins when it first can; once it is broken, what is sent is lost.
+func (f *flow) runTCP(w *world, at netip.AddrPort) {
+	from, to := w.hosts[f.From], w.hosts[f.To]
+	ear, err := to.host.Listen(at)
+	if err != nil {
+		w.cancel(err)
+		return
+	}
+	var hearing sync.WaitGroup
+	defer hearing.Wait()
+	defer context.AfterFunc(w.ctx, func() { ear.Close() })()
+	defer ear.Close()
+	packet := make([]byte, max(8, f.Bytes()-overheadTCP))
+	hearing.Go(func() {
+		for {
+			c, err := ear.Accept()
+			if err != nil {
+				return
+			}
+			hearing.Go(func() {
+				defer context.AfterFunc(w.ctx, func() { c.Close() })()
+				defer c.Close()
+				for b := make([]byte, len(packet)); ; {
+					if _, err := io.ReadFull(c, b); err != nil {
+						return
+					}
+					f.arrive(w, binary.BigEndian.Uint64(b))
+				}
+			})
+		}
+	})
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var mouth net.Conn
+	for n := 0; f.next(w, timer, n); n++ {
+		for mouth == nil && w.ctx.Err() == nil {
+			if mouth, err = w.dial(from, netip.AddrPortFrom(w.address(to.Name, false), at.Port())); err == nil {
+				defer context.AfterFunc(w.ctx, func() { mouth.Close() })()
+				defer mouth.Close()
+			} else {
+				mouth = nil
+			}
+		}
+		binary.BigEndian.PutUint64(packet, uint64(n))
+		if mouth != nil {
+			mouth.Write(packet) // one that is broken takes nothing any more
+		}
+	}
+	<-w.ctx.Done()
 }
 
 func (f *flow) hear(w *world, ear *net.UDPConn) {
@@ -94,17 +161,22 @@ func (f *flow) hear(w *world, ear *net.UDPConn) {
 		if n < 8 {
 			continue
 		}
-		number := binary.BigEndian.Uint64(buf)
-		f.mu.Lock()
-		if number < uint64(f.sent) {
-			for uint64(len(f.arrived)) <= number {
-				f.arrived = append(f.arrived, 0)
-			}
-			if f.arrived[number] == 0 {
-				f.arrived[number] = max(w.now(), 1)
-			}
-		}
-		f.mu.Unlock()
+		f.arrive(w, binary.BigEndian.Uint64(buf))
+	}
+}
+
+// arrive notes that a packet has come.
+func (f *flow) arrive(w *world, number uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if number >= uint64(f.sent) {
+		return
+	}
+	for uint64(len(f.arrived)) <= number {
+		f.arrived = append(f.arrived, 0)
+	}
+	if f.arrived[number] == 0 {
+		f.arrived[number] = max(w.now(), 1)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,6 +51,12 @@ func (w *world) start() error {
 	if err != nil {
 		return err
 	}
+	if err := w.obey(ctx); err != nil {
+		return err
+	}
+	if err := w.prepareReaches(); err != nil {
+		return err
+	}
 	w.began = time.Now()
 	w.say("all that starts at once is up")
 	return nil
@@ -64,7 +71,7 @@ func (w *world) startMachine(ctx context.Context, m *machine) (err error) {
 	case scenario.Relay:
 		err = w.startRelay(ctx, m)
 	case scenario.Node:
-		err = w.startNode(m)
+		err = w.startNode(ctx, m)
 	}
 	for _, command := range m.Run {
 		if err != nil {
@@ -82,11 +89,14 @@ func (w *world) startMachine(ctx context.Context, m *machine) (err error) {
 }
 
 func (w *world) startServer(ctx context.Context, m *machine) (err error) {
+	if m.Rendezvous {
+		return w.startRendezvous(ctx, m)
+	}
 	if w.server == nil {
 		w.server, err = w.fleet.StartServer(w.ctx, m.host)
 		if err == nil {
 			m.logs = append(m.logs, w.server.Process)
-			w.token, err = w.server.Token(ctx, "--reusable")
+			err = w.govern(ctx)
 		}
 		return err
 	}
@@ -112,11 +122,16 @@ func (w *world) startRelay(ctx context.Context, m *machine) error {
 	return err
 }
 
-func (w *world) startNode(m *machine) (err error) {
+func (w *world) startNode(ctx context.Context, m *machine) (err error) {
 	if m.node == nil {
-		m.node, err = w.fleet.StartNode(w.ctx, m.host, m.Name, w.token, m.links()...)
+		var token string
+		var flags []string
+		if token, flags, err = w.member(ctx, m); err != nil {
+			return err
+		}
+		m.node, err = w.fleet.StartNode(w.ctx, m.host, m.Name, token, append(flags, w.links(m)...)...)
 	} else {
-		err = m.node.Start(w.ctx, "", m.links()...) // it has joined
+		err = m.node.Start(w.ctx, "", w.links(m)...) // it has joined
 	}
 	if err == nil {
 		m.logs = append(m.logs, m.node.Process)
@@ -129,7 +144,7 @@ func (w *world) stopMachine(m *machine) (err error) {
 	m.running = false
 	list := m.others
 	switch {
-	case m.Role == scenario.Server:
+	case m.Role == scenario.Server && !m.Rendezvous:
 		list = append(list, w.server.Process)
 	case m.relay != nil:
 		list = append(list, m.relay)
@@ -149,16 +164,16 @@ func (w *world) environment(base []string, m *machine, peer string) ([]string, e
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	addrs, public := map[string]netip.Addr{}, map[string]netip.Addr{}
+	addrs, gateways, public := map[string]netip.Addr{}, map[string]netip.Addr{}, map[string]netip.Addr{}
 	for _, m := range w.order {
-		addrs[m.Name] = m.host.Addr()
+		addrs[m.Name], gateways[m.Name] = m.host.Addr(), w.network(m.On).Gateway()
 	}
 	for _, r := range w.Routers {
 		if r.NAT.Mapping != weft.NoNAT {
 			public[r.Name] = w.routers[r.Name].Addr()
 		}
 	}
-	return append(base, scenario.Environment(m.Name, peer, dir, addrs, public)...), nil
+	return append(base, scenario.Environment(m.Name, peer, dir, addrs, gateways, public)...), nil
 }
 
 // acquainted says which node is not up yet, or does not know whom.
@@ -169,7 +184,8 @@ func (w *world) acquainted(ctx context.Context) error {
 			continue
 		}
 		for _, p := range m.logs {
-			if err := p.Err(); err != nil && (m.Role != scenario.Plain || p.Failed()) {
+			ends := m.Role == scenario.Plain || slices.Contains(m.others, p) // what only sets something up may end
+			if err := p.Err(); err != nil && (!ends || p.Failed() || m.Rendezvous) {
 				return fatal(w, err)
 			}
 		}
@@ -191,21 +207,31 @@ func (w *world) acquainted(ctx context.Context) error {
 				online++
 			}
 		}
-		if online < len(nodes)-1 {
-			return fmt.Errorf("%s knows of %d nodes that are up, not of %d", m.Name, online, len(nodes)-1)
+		others := -1
+		for _, o := range nodes {
+			if o.Member.Secret == m.Member.Secret {
+				others++
+			}
+		}
+		if online < others {
+			return fmt.Errorf("%s knows of %d nodes that are up, not of %d", m.Name, online, others)
 		}
 		m.learn(s)
 	}
 	return nil
 }
 
-// learn keeps a node's overlay address.
+// learn keeps a node's overlay addresses.
 func (m *machine) learn(s weft.Status) {
+	var addrs [2]netip.Addr
 	for _, a := range s.Self.Addrs {
 		if a.Is4() {
-			m.overlay.Store(&a)
+			addrs[0] = a
+		} else {
+			addrs[1] = a
 		}
 	}
+	m.overlay.Store(&addrs)
 }
 
 // fatal ends the run: what a program that has ended waits for never comes.

@@ -66,7 +66,7 @@ func (w *world) listPairs() {
 	}
 	for i, a := range w.order {
 		for _, b := range w.order[i+1:] {
-			if a.Role == scenario.Node && b.Role == scenario.Node {
+			if a.Role == scenario.Node && b.Role == scenario.Node && a.Member.Secret == b.Member.Secret {
 				add(a, b, false)
 			}
 		}
@@ -80,7 +80,9 @@ func (w *world) listPairs() {
 func (w *world) watch() error {
 	v := &watcher{world: w, probed: map[*pair]weft.PathKind{}, events: w.story()}
 	w.startProbes(v)
+	w.startReaches()
 	w.startFlows()
+	w.startOrders()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -90,6 +92,7 @@ func (w *world) watch() error {
 		}
 		v.settle(looked)
 		w.history.SetFlows(w.flowHistories())
+		w.noteReaches()
 		if err := w.noteLinks(looked.Sub(w.began)); err != nil {
 			return err
 		}

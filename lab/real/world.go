@@ -29,17 +29,21 @@ type world struct {
 	logs    string // directory that programs log to, if it is kept
 
 	routers map[string]*netns.Router
+	lans    map[string]*netns.Network
 	hosts   map[string]*machine
 	order   []*machine
 	servers map[netip.Addr]bool // addresses of servers and relays
 	server  *lab.Server
-	token   string
+	tokens  map[string]string // by what they make of a node
+	joining sync.Mutex        // of tokens
+	orders  chan scenario.Command
 
 	began   time.Time // time zero; zero before it
 	history scenario.History
 	pairs   []*pair
 	flows   []*flow
-	probes  sync.WaitGroup
+	reaches []*reach
+	probes  sync.WaitGroup // and all else that ends with the run
 	trace   trace
 }
 
@@ -52,13 +56,14 @@ type machine struct {
 	relay   *netns.Process
 	running bool
 	others  []*netns.Process
-	logs    []*netns.Process           // all that ever ran, for their logs
-	overlay atomic.Pointer[netip.Addr] // of a node, once it is up
+	logs    []*netns.Process              // all that ever ran, for their logs
+	overlay atomic.Pointer[[2]netip.Addr] // of a node, once it is up: by IPv4 and by IPv6
 }
 
 // newWorld lays out routers and hosts, each behind the one that it is on.
 func newWorld(ctx context.Context, s scenario.Scenario, o scenario.Options) (w *world, err error) {
-	w = &world{Scenario: s, options: o, routers: map[string]*netns.Router{}, hosts: map[string]*machine{}, servers: map[netip.Addr]bool{}}
+	w = &world{Scenario: s, options: o, routers: map[string]*netns.Router{}, lans: map[string]*netns.Network{}, hosts: map[string]*machine{},
+		servers: map[netip.Addr]bool{}, tokens: map[string]string{}}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	var keep []netns.Option
 	if o.Dir != "" {
@@ -79,7 +84,12 @@ func newWorld(ctx context.Context, s scenario.Scenario, o scenario.Options) (w *
 	return w, nil
 }
 
-func (w *world) layOut() error {
+func (w *world) layOut() (err error) {
+	for _, l := range w.Lans {
+		if w.lans[l.Name], err = w.lab.AddLAN(l.Name, l.Prefixes[0], l.Prefix6()); err != nil {
+			return err
+		}
+	}
 	for _, r := range w.Routers {
 		if err := w.ctx.Err(); err != nil {
 			return err
@@ -109,8 +119,11 @@ func (w *world) layOut() error {
 	return w.followPackets()
 }
 
-// network is a router's inside, or the internet.
+// network is a router's inside, a lan, or the internet.
 func (w *world) network(name string) *netns.Network {
+	if n := w.lans[name]; n != nil {
+		return n
+	}
 	if r := w.routers[name]; r != nil {
 		return r.Inside()
 	}
@@ -143,7 +156,7 @@ func (w *world) addRouter(r scenario.Router) (err error) {
 }
 
 func (w *world) hostOptions(h scenario.Host) (options []netns.HostOption) {
-	if h.IPv6 && w.network(h.On).Prefix6().IsValid() {
+	if (h.IPv6 || w.lans[h.On] != nil) && w.network(h.On).Prefix6().IsValid() {
 		options = append(options, netns.WithIPv6())
 	}
 	if h.Link != (scenario.Link{}) || len(h.Places) > 1 || w.impaired(h.Name) {
@@ -160,8 +173,15 @@ const secondMetric = 200
 func (w *world) addLegs(m *machine) error {
 	for i, g := range m.Legs()[1:] {
 		on := w.network(g.On)
-		options := []netns.HostOption{netns.WithLine(m.Link.Out, m.Link.In), netns.WithDefaultRoute(secondMetric + i)}
-		if m.IPv6 && on.Prefix6().IsValid() {
+		lan := w.Lan(g.On)
+		var options []netns.HostOption
+		switch {
+		case lan == nil:
+			options = append(options, netns.WithLine(m.Link.Out, m.Link.In), netns.WithDefaultRoute(secondMetric+i))
+		case w.Gateway(lan).Name == m.Name:
+			options = append(options, netns.AsGateway())
+		}
+		if (m.IPv6 || lan != nil) && on.Prefix6().IsValid() {
 			options = append(options, netns.WithIPv6())
 		}
 		leg, err := m.host.AddLeg(on, options...)
@@ -174,11 +194,14 @@ func (w *world) addLegs(m *machine) error {
 }
 
 // links are what weft is told of a machine's links: nothing, unless the scenario says which come first.
-func (m *machine) links() (flags []string) {
+func (w *world) links(m *machine) (flags []string) {
 	if !m.Metrics() {
 		return nil
 	}
 	for i, g := range m.Legs() {
+		if g.Metric == 0 && w.lans[g.On] != nil {
+			continue
+		}
 		flags = append(flags, "--link", fmt.Sprintf("eth%d:%d", i, g.Metric))
 	}
 	return flags

@@ -44,14 +44,20 @@ func (p *parser) check() {
 		return // what hangs on a cycle has no place
 	}
 	p.checkHosts()
+	p.checkLans()
+	p.checkPolicy()
 	p.checkStory()
 	p.checkExpectations()
 }
 
-// network reports whether a name is a network's, and fails if it is none.
+// network reports whether a name is that of a network on the way to the internet, and fails if it is none.
 func (p *parser) network(line int, name string) bool {
 	if name == Internet || p.s.Router(name) != nil {
 		return true
+	}
+	if p.s.Lan(name) != nil {
+		p.fail(line, "%s is a lan, to which only hosts and machines have links, for good: expected a router, or %s", name, Internet)
+		return false
 	}
 	if h := p.s.Host(name); h != nil {
 		p.fail(line, "%s is a %s, and nothing hangs on one: expected a router, or %s", name, h.Role, Internet)
@@ -158,6 +164,9 @@ func (p *parser) checkHosts() {
 			break
 		}
 	}
+	if len(servers) > 0 {
+		p.checkMembers(servers[0])
+	}
 	if len(servers) > 1 {
 		p.fail(servers[1].Line, "there is a server already, on line %d: expected one, and relays beside it", servers[0].Line)
 	}
@@ -167,17 +176,21 @@ func (p *parser) checkHosts() {
 func (p *parser) checkPlaces(h Host) bool {
 	six := false
 	for i, g := range h.Legs() {
-		if !p.network(h.Line, g.On) {
+		lan := p.s.Lan(g.On)
+		if lan != nil {
+			p.checkLanOf(h, i, g)
+			six = six || lan.Prefix6().IsValid()
+		} else if !p.network(h.Line, g.On) {
 			return false
 		}
 		if slices.ContainsFunc(h.Legs()[:i], func(o Leg) bool { return o.On == g.On }) {
 			p.fail(h.Line, "%s has two links to %s: expected one to each network, and a router with nat=none for another way", h.Name, g.On)
 		}
 		outer := p.s.Router(g.On)
-		six = six || outer == nil || outer.IPv6
+		six = six || lan == nil && (outer == nil || outer.IPv6)
 	}
-	if h.IPv6 && !six {
-		p.fail(h.Line, "%s has IPv6 and the network of %s, which it is on, has none: expected ipv6=yes on line %d too", h.Name, h.On, p.s.Router(h.On).Line)
+	if outer := p.s.Router(h.On); h.IPv6 && !six && outer != nil {
+		p.fail(h.Line, "%s has IPv6 and the network of %s, which it is on, has none: expected ipv6=yes on line %d too", h.Name, h.On, outer.Line)
 	}
 	if len(h.Places) > 0 && h.Role != Node && h.Role != Plain {
 		p.fail(h.Line, "%s is a %s: expected one network, and no metric", h.Name, h.Role)
@@ -226,8 +239,11 @@ func (p *parser) pair(line int, a, b string, role Role) bool {
 
 // checkStory looks at flows, events and probes.
 func (p *parser) checkStory() {
+	for _, c := range p.s.Commands {
+		p.checkCommand(c)
+	}
 	for _, f := range p.s.Flows {
-		p.pair(f.Line, f.From, f.To, Node)
+		p.checkFlow(f)
 	}
 	for _, x := range p.s.Probes {
 		if p.host(x.Line, x.A) != nil && p.host(x.Line, x.B) != nil && x.A == x.B {
@@ -241,6 +257,23 @@ func (p *parser) checkStory() {
 	}
 	for i := range p.s.Events {
 		p.checkEvent(&p.s.Events[i], links, places)
+	}
+}
+
+// checkFlow looks at the ends of a flow.
+func (p *parser) checkFlow(f Flow) {
+	a, b := p.host(f.Line, f.From), p.host(f.Line, f.To)
+	if a == nil || b == nil {
+		return
+	}
+	if a == b {
+		p.fail(f.Line, "%s and itself are no pair: expected two hosts", f.From)
+	}
+	for _, h := range []*Host{a, b} {
+		if h.Role != Node && h.Role != Plain {
+			p.fail(f.Line, "%s is a %s: expected a host, or a machine", h.Name, h.Role)
+			return
+		}
 	}
 }
 
@@ -260,7 +293,7 @@ func (p *parser) checkEvent(e *Event, links map[string]Link, places map[string]s
 			p.fail(e.Line, "%s translates nothing, so it has no mappings to move: expected another router", name)
 		}
 	case Move:
-		if h := p.host(e.Line, name); h == nil || !p.network(e.Line, e.Args[1]) {
+		if h := p.host(e.Line, name); h == nil || !p.network(e.Line, e.Args[1]) || !p.network(e.Line, h.On) {
 			return
 		} else if h.Role == Server || h.Role == Relay {
 			p.fail(e.Line, "%s is a %s and stays where everybody knows it: expected a host", name, h.Role)
@@ -275,6 +308,8 @@ func (p *parser) checkEvent(e *Event, links map[string]Link, places map[string]s
 		places[name] = e.Args[1]
 	case Restart, Stop, Start:
 		p.host(e.Line, name)
+	case Weft:
+		p.checkCommand(e.Command())
 	default: // of routers and hosts alike
 		p.checkLinkEvent(e, links)
 	}
@@ -290,6 +325,8 @@ func (p *parser) checkLinkEvent(e *Event, links map[string]Link) {
 	}
 	h, r := p.s.Host(name), p.s.Router(name)
 	switch {
+	case e.Verb == Readdress && h != nil && p.s.Lan(h.On) != nil:
+		p.fail(e.Line, "%s has its address of %s for good: expected another machine", name, h.On)
 	case e.Verb == Readdress && h == nil && r == nil || (e.Verb == Readdress || e.Verb == Set) && !ok:
 		host, _, _ := p.s.Leg(name)
 		p.fail(e.Line, "%s has several links: expected %s", host.Name, map[Verb]string{Readdress: "the readdress of a router, or of a host with one link",
@@ -313,30 +350,19 @@ func (p *parser) checkExpectations() {
 		}
 	}
 	for _, e := range p.s.Expect {
-		if e.Idle {
+		switch {
+		case e.Idle:
 			if _, ok := p.s.links()[e.A]; !ok {
 				p.fail(e.Line, "%s", unknown(e.A, "router, or link of a host", p.s.linkNames()))
-				continue
 			}
-			if e.After != "" && !slices.Contains(events, e.After) {
-				p.fail(e.Line, "%s does not happen: expected %s", quoted(e.After), oneOf(events))
-			}
-			p.checkEnd(e)
-			continue
+		case e.Reach.Service != "":
+			p.checkReach(e)
+		case e.data():
+			p.checkData(e)
+		default:
+			p.checkPath(e)
 		}
-		probed := slices.ContainsFunc(p.s.Probes, func(x Probe) bool { return x.A == e.A && x.B == e.B || x.A == e.B && x.B == e.A })
-		flows := slices.ContainsFunc(p.s.Flows, func(f Flow) bool { return f.From == e.A && f.To == e.B || f.From == e.B && f.To == e.A })
-		switch a, b := p.host(e.Line, e.A), p.host(e.Line, e.B); {
-		case a == nil || b == nil:
-			continue
-		case (a.Role == Plain || b.Role == Plain) && !probed:
-			p.fail(e.Line, "nothing says how %s and %s reach each other: expected a probe of the two, for they do not run weft", e.A, e.B)
-			continue
-		case !probed && !p.pair(e.Line, e.A, e.B, Node):
-			continue
-		case e.data() && !flows:
-			p.fail(e.Line, "no data flows between %s and %s: expected a line such as: flow %s %s every=20ms", e.A, e.B, e.A, e.B)
-		case e.After != "" && !slices.Contains(events, e.After):
+		if e.After != "" && !slices.Contains(events, e.After) {
 			p.fail(e.Line, "%s does not happen: expected %s", quoted(e.After), oneOf(events))
 			continue
 		}
@@ -344,6 +370,26 @@ func (p *parser) checkExpectations() {
 	}
 	if p.s.Limit == 0 && p.s.last() > MaxLimit-time.Second {
 		p.fail(1, "this takes longer than %s: expected a shorter story", formatDuration(MaxLimit))
+	}
+}
+
+// checkPath looks at an expectation of how a pair reaches each other.
+func (p *parser) checkPath(e Expectation) {
+	probed := slices.ContainsFunc(p.s.Probes, func(x Probe) bool { return pairOf(x.A, x.B) == pairOf(e.A, e.B) })
+	switch a, b := p.host(e.Line, e.A), p.host(e.Line, e.B); {
+	case a == nil || b == nil || probed:
+	case a.Role == Plain || b.Role == Plain:
+		p.fail(e.Line, "nothing says how %s and %s reach each other: expected a probe of the two, for they do not run weft", e.A, e.B)
+	case p.pair(e.Line, e.A, e.B, Node) && a.Member.Secret != b.Member.Secret:
+		p.fail(e.Line, "%s and %s are in two networks, for their secrets differ: expected one secret", e.A, e.B)
+	}
+}
+
+// checkData looks at an expectation of what a pair's flows bring.
+func (p *parser) checkData(e Expectation) {
+	flows := slices.ContainsFunc(p.s.Flows, func(f Flow) bool { return pairOf(f.From, f.To) == pairOf(e.A, e.B) })
+	if a, b := p.host(e.Line, e.A), p.host(e.Line, e.B); a != nil && b != nil && !flows {
+		p.fail(e.Line, "no data flows between %s and %s: expected a line such as: flow %s %s every=20ms", e.A, e.B, e.A, e.B)
 	}
 }
 

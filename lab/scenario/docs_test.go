@@ -32,7 +32,7 @@ func TestTheManualsExamplesReadAndItNamesEveryWord(t *testing.T) {
 	for _, f := range forms {
 		words = append(words, string(f.verb)+" ")
 	}
-	for _, list := range [][]string{keys(routerFields), keys(hostFields), keys(flowFields), keys(setFields), expectWords, clauseWords} {
+	for _, list := range [][]string{keys(routerFields), keys(lanFields), keys(hostFields), keys(flowFields), keys(setFields), expectWords, clauseWords} {
 		words = append(words, list...)
 	}
 	for _, k := range Kernels {

@@ -10,10 +10,11 @@ import (
 )
 
 const expectExpected = "expect A B direct within 10s; ... relay for 20s; ... stays direct through EVENT; " +
-	"... loses nothing; ... loses at most 5; ... silent at most 1.5s; ... carries 20mbit within 2s; or LINK idle for 10s"
+	"... loses nothing; ... loses at most 5; ... silent at most 1.5s; ... carries 20mbit within 2s; A reaches B tcp:80 within 3s; " +
+	"A cannot reach B tcp:80; or LINK idle for 10s"
 
 var (
-	expectWords = []string{"direct", "relay", "none", "stays", "loses", "silent", "carries"}
+	expectWords = []string{"direct", "relay", "none", "stays", "loses", "silent", "carries", "reaches", "cannot reach"}
 	pathWords   = []string{"direct", "relay", "none"}
 	clauseWords = []string{"within", "for", "after", "through"}
 )
@@ -27,10 +28,13 @@ func (p *parser) readExpectation(line int, words []string, _ string) {
 	}
 	e := Expectation{A: words[0], B: words[1], Line: line}
 	var problem string
-	if words[1] == "idle" {
+	switch words[1] {
+	case "idle":
 		e.B, e.Idle = "", true
 		words = words[2:]
-	} else {
+	case "reaches", "cannot":
+		words, problem = e.readReach(words)
+	default:
 		words, problem = e.readWhat(words[2:])
 	}
 	if problem == "" {
@@ -159,7 +163,11 @@ func (e *Expectation) complete(within, hold bool) (problem string) {
 		return "within says by when something becomes so, and this is about what lasts: expected for, and a time"
 	case e.Idle && !hold:
 		return "idle for how long? expected for, and a time"
-	case e.Idle, e.Rate > 0 && hold:
+	case e.Reach.Service != "" && !e.Reach.Not && !within:
+		return "by when? expected within and a time"
+	case e.Reach.Not && !hold:
+		e.Hold = DefaultHold
+	case e.Idle, e.Rate > 0 && hold, e.Reach.Service != "":
 	case e.Rate > 0 && (within || e.After != ""):
 		e.Hold = DefaultHold
 	case e.lasts() && within:
@@ -183,6 +191,8 @@ func expectationText(e Expectation) string {
 	switch {
 	case e.Idle:
 		words = []string{e.A, "idle"}
+	case e.Reach.Service != "":
+		words = reachText(e)
 	case e.Rate > 0:
 		add("carries", formatRate(e.Rate))
 	case e.Whole && e.Lost > 0:
@@ -199,7 +209,7 @@ func expectationText(e Expectation) string {
 	if e.Within > 0 {
 		add("within", formatDuration(e.Within))
 	}
-	if e.Hold > 0 && !((lasts || e.Rate > 0) && e.Hold == DefaultHold) {
+	if e.Hold > 0 && !((lasts || e.Rate > 0 || e.Reach.Not) && e.Hold == DefaultHold) {
 		add("for", formatDuration(e.Hold))
 	}
 	if e.After != "" {

@@ -155,6 +155,23 @@ var hostFields = append(fields[Host]{
 	}, func(h *Host) (string, bool) { return formatPlaces(h.Legs()), true }},
 	yesField("ipv6", func(h *Host) *bool { return &h.IPv6 }),
 	timeField("start", func(h *Host) *time.Duration { return &h.Start }),
+	{"user", "the name of a user, who is made", func(h *Host, s string) bool {
+		h.Member.User = s
+		return validName(s)
+	}, func(h *Host) (string, bool) { return h.Member.User, h.Member.User != "" }},
+	{"tags", "tags without tag:, with commas between", func(h *Host, s string) bool {
+		h.Member.Tags = strings.Split(s, ",")
+		return !slices.ContainsFunc(h.Member.Tags, func(t string) bool { return !validName(t) })
+	}, func(h *Host) (string, bool) { return strings.Join(h.Member.Tags, ","), len(h.Member.Tags) > 0 }},
+	{"secret", secretExpected, func(h *Host, s string) bool {
+		h.Member.Secret = s
+		return validSecret(s)
+	}, func(h *Host) (string, bool) { return h.Member.Secret, h.Member.Secret != "" }},
+	{"address", "an address of the network, with its length: 10.0.0.10/16", func(h *Host, s string) (ok bool) {
+		h.Member.Address, ok = parsePrefix(s)
+		return ok && h.Member.Address.Addr().Is4()
+	}, func(h *Host) (string, bool) { return h.Member.Address.String(), h.Member.Address.IsValid() }},
+	yesField("rendezvous", func(h *Host) *bool { return &h.Rendezvous }),
 }, linkFields(func(h *Host) *Link { return &h.Link })...)
 
 var flowFields = fields[Flow]{
@@ -169,6 +186,10 @@ var flowFields = fields[Flow]{
 	countField("size", 1, 1400, func(f *Flow) *int { return &f.Size }),
 	timeField("start", func(f *Flow) *time.Duration { return &f.Start }),
 	timeField("for", func(f *Flow) *time.Duration { return &f.For }),
+	{"over", "udp or tcp", func(f *Flow, s string) bool {
+		f.TCP = s == "tcp"
+		return s == "tcp" || s == "udp"
+	}, func(f *Flow) (string, bool) { return "tcp", f.TCP }},
 }
 
 var setFields = linkFields(func(l *Link) *Link { return l })

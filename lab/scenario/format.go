@@ -18,7 +18,7 @@ func Format(s Scenario) []byte {
 			b.WriteString(l + "\n")
 		}
 	}
-	var head, routers, hosts, runs, flows, events, expect []string
+	var head, routers, hosts, said, runs, flows, events, expect []string
 	for line := range strings.Lines(s.About) {
 		head = append(head, "about "+strings.TrimRight(line, "\n"))
 	}
@@ -27,6 +27,17 @@ func Format(s Scenario) []byte {
 	}
 	for _, r := range s.Routers {
 		routers = append(routers, declaration("router", r.Name, routerFields.format(&r)))
+	}
+	for _, l := range s.Lans {
+		routers = append(routers, declaration("lan", l.Name, lanFields.format(&l)))
+	}
+	if s.Policy != nil {
+		for _, line := range s.Policy.Lines {
+			said = append(said, "policy "+line)
+		}
+	}
+	for _, c := range s.Commands {
+		said = append(said, c.String())
 	}
 	for _, h := range s.Hosts {
 		hosts = append(hosts, declaration(h.Role.String(), h.Name, hostFields.format(&h)))
@@ -46,7 +57,7 @@ func Format(s Scenario) []byte {
 	for _, e := range s.Expect {
 		expect = append(expect, "expect "+e.String())
 	}
-	for _, lines := range [][]string{head, routers, hosts, runs, flows, events, expect} {
+	for _, lines := range [][]string{head, routers, hosts, said, runs, flows, events, expect} {
 		section(lines)
 	}
 	return b.Bytes()

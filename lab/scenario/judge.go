@@ -21,6 +21,7 @@ type History struct {
 	paths map[[2]string][]change
 	flows []FlowHistory
 	links map[string][]carried
+	tried map[Question][]attempt
 }
 
 // carried is what a link had carried by a time, both directions together.
@@ -245,6 +246,8 @@ func (h *History) judge(s Scenario, e Expectation, from time.Duration) verdict {
 	switch {
 	case e.Idle:
 		return h.judgeIdle(e, from)
+	case e.Reach.Service != "":
+		return h.judgeReach(e, from)
 	case e.Rate > 0:
 		return h.judgeRate(e, from)
 	case e.Whole || e.Gap > 0:

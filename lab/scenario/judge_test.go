@@ -208,3 +208,47 @@ expect ann.lte idle for 5s after cut ann.internet
 		t.Error("it is decided before the time is over")
 	}
 }
+
+func TestWhoReachesWhomIsJudgedByTries(t *testing.T) {
+	type tried struct {
+		began, ended float64
+		ok           bool
+	}
+	for _, c := range []struct {
+		expect      string
+		until       float64
+		tries       []tried
+		ok, decided bool
+	}{
+		{"ann reaches bob tcp:80 within 3s", 1, nil, false, false},
+		{"ann reaches bob tcp:80 within 3s", 4, nil, false, true},
+		{"ann reaches bob tcp:80 within 3s", 2, []tried{{0, 1, false}, {1, 1.1, true}}, true, true},
+		{"ann reaches bob tcp:80 within 3s", 4, []tried{{0, 1, false}, {2.9, 3.1, true}}, false, true},
+		{"ann reaches bob tcp:80 within 3s for 2s", 2, []tried{{0, 0.1, true}, {1, 1.1, true}}, false, false},
+		{"ann reaches bob tcp:80 within 3s for 2s", 3, []tried{{0, 0.1, true}, {1, 1.1, true}, {2.5, 3, false}}, true, true},
+		{"ann reaches bob tcp:80 within 3s for 2s", 6, []tried{{0, 0.1, true}, {1, 2, false}, {2.5, 2.6, true}, {3, 3.1, true}}, true, true},
+		{"ann reaches bob tcp:80 within 3s for 2s", 6, []tried{{0, 0.1, true}, {1, 2, false}, {3, 3.5, true}}, false, true},
+		{"ann reaches bob tcp:80 within 3s after rebind home", 50, []tried{{9.9, 10.1, true}, {10.2, 10.3, true}, {31, 32, true}}, true, true},
+		{"ann reaches bob tcp:80 within 3s after rebind home", 50, []tried{{9.9, 10.1, true}, {31, 32, true}}, false, true},
+		{"ann cannot reach bob tcp:80 for 3s", 4, nil, false, true},
+		{"ann cannot reach bob tcp:80 for 3s", 2, []tried{{0, 1, false}}, true, false},
+		{"ann cannot reach bob tcp:80 for 3s", 4, []tried{{0, 1, false}, {3.1, 3.2, true}}, true, true},
+		{"ann cannot reach bob tcp:80 for 3s", 2, []tried{{0, 1, false}, {1, 1.1, true}}, false, true},
+		{"ann cannot reach bob tcp:80 within 2s for 3s", 6, []tried{{1, 1.5, true}, {2, 3, false}}, true, true},
+	} {
+		s, err := Parse("x", []byte("server hub on=internet\nrouter home on=internet nat=symmetric\nhost ann on=home\nhost bob on=internet\n"+
+			"at 10s rebind home\nat 30s rebind home\nexpect "+c.expect+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h History
+		for _, x := range c.tries {
+			h.Tried(s.Expect[0].Question(), time.Duration(x.began*1e9), time.Duration(x.ended*1e9), x.ok, "seen")
+		}
+		h.End = time.Duration(c.until * 1e9)
+		o, decided := h.Judge(s, false)
+		if decided != c.decided || decided && o[0].OK != c.ok {
+			t.Errorf("%s until %v with %v: %v, decided %v (%s)", c.expect, c.until, c.tries, o[0].OK, decided, o[0].Why)
+		}
+	}
+}

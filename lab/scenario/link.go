@@ -83,7 +83,7 @@ const (
 	maxMetric = 9999
 )
 
-const placesExpected = "the name of a router, or " + Internet + "; or up to 8 of them with commas between, each perhaps with a metric: fibre,lte:20"
+const placesExpected = "the name of a router or lan, or " + Internet + "; or up to 8 of them with commas between, each perhaps with a metric: fibre,lte:20"
 
 // parsePlaces reads the networks that a host has links to.
 func parsePlaces(s string) (legs []Leg, ok bool) {
@@ -177,8 +177,11 @@ func (s *Scenario) links() map[string]Link {
 	}
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
-		for j := range h.Legs() {
+		for j, g := range h.Legs() {
 			links[h.LegName(j)] = h.Link
+			if j > 0 && s.Lan(g.On) != nil {
+				links[h.LegName(j)] = Link{}
+			}
 		}
 	}
 	return links

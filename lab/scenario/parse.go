@@ -42,11 +42,12 @@ func Parse(name string, text []byte) (Scenario, error) {
 
 // A parser reads one text.
 type parser struct {
-	s     Scenario
-	name  string
-	limit int // line of the limit
-	runs  []run
-	errs  Errors
+	s           Scenario
+	name        string
+	limit       int   // line of the limit
+	policyLines []int // where each line of the policy stands
+	runs        []run
+	errs        Errors
 }
 
 // A run is a command for a host that may not be declared yet.
@@ -75,10 +76,13 @@ func init() { // its functions name it
 		{"about", true, (*parser).readAbout},
 		{"limit", false, (*parser).readLimit},
 		{"router", false, (*parser).readRouter},
+		{"lan", false, (*parser).readLan},
 		{"host", false, hostReader(Node)},
 		{"server", false, hostReader(Server)},
 		{"relay", false, hostReader(Relay)},
 		{"machine", false, hostReader(Plain)},
+		{"policy", true, (*parser).readPolicy},
+		{"weft", false, (*parser).readCommand},
 		{"run", true, (*parser).readRun},
 		{"flow", false, (*parser).readFlow},
 		{"at", false, (*parser).readEvent},
@@ -164,16 +168,19 @@ func (p *parser) named(line int, kind string, words []string) (name string, rest
 		p.fail(line, "%s cannot be a name: expected %s", quoted(words[0]), nameExpected)
 	case p.declared(words[0]) > 0:
 		p.fail(line, "%s is there already, on line %d: expected another name", words[0], p.declared(words[0]))
-	case len(p.s.Routers)+len(p.s.Hosts) == MaxMachines:
-		p.fail(line, "this is one machine too many: expected %d at most, routers and hosts together", MaxMachines)
+	case len(p.s.Routers)+len(p.s.Lans)+len(p.s.Hosts) == MaxMachines:
+		p.fail(line, "this is one machine too many: expected %d at most, routers, lans and hosts together", MaxMachines)
 	default:
 		return words[0], words[1:], true
 	}
 	return "", nil, false
 }
 
-// declared is the line of a router or host; 0 where there is none.
+// declared is the line of a router, lan or host; 0 where there is none.
 func (p *parser) declared(name string) int {
+	if l := p.s.Lan(name); l != nil {
+		return l.Line
+	}
 	if r := p.s.Router(name); r != nil {
 		return r.Line
 	}
@@ -258,6 +265,7 @@ func hostReader(role Role) func(*parser, int, []string, string) {
 		if said, _ := apply(p, line, hostFields, &h, words); !said["on"] {
 			p.fail(line, "where is %s? expected on=%s, or on= and the name of a router", name, Internet)
 		}
+		p.checkMember(&h)
 		p.s.Hosts = append(p.s.Hosts, h)
 	}
 }
@@ -356,7 +364,7 @@ type form struct {
 var forms = []form{
 	{Block, "udp on ROUTER"}, {Allow, "udp on ROUTER"}, {Forget, "ROUTER"}, {Rebind, "ROUTER"}, {Readdress, "NAME"},
 	{Move, "HOST to NETWORK"}, {Down, "NAME"}, {Up, "NAME"}, {Cut, "NAME [out or in]"}, {Mend, "NAME"}, {Set, "NAME KEY=VALUE..."},
-	{Restart, "HOST"}, {Stop, "HOST"}, {Start, "HOST"},
+	{Restart, "HOST"}, {Stop, "HOST"}, {Start, "HOST"}, {Weft, "HOST COMMAND"},
 }
 
 // parseEvent reads a verb and its operands.
@@ -396,6 +404,13 @@ func parseEvent(words []string) (e Event, problem string) {
 		e.Args = words
 		return e, ""
 	}
+	if e.Verb == Weft {
+		if len(words) < 2 {
+			return e, "expected " + expected + ", such as: weft hq set snat=off"
+		}
+		e.Args = words
+		return e, ""
+	}
 	pattern := strings.Fields(forms[i].form)
 	if len(words) != len(pattern) {
 		return e, "expected " + expected
@@ -414,7 +429,7 @@ func parseEvent(words []string) (e Event, problem string) {
 func eventText(e Event) string {
 	words := []string{string(e.Verb)}
 	i := slices.IndexFunc(forms, func(f form) bool { return f.verb == e.Verb })
-	if i < 0 || e.Verb == Set || e.Verb == Cut {
+	if i < 0 || e.Verb == Set || e.Verb == Cut || e.Verb == Weft {
 		return strings.Join(append(words, e.Args...), " ")
 	}
 	n := 0

@@ -18,6 +18,8 @@ import (
 // equal compares scenarios, but not on which lines things stood.
 var equal = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmpopts.IgnoreFields(Lan{}, "Line"), cmpopts.IgnoreFields(Command{}, "Line"), cmpopts.IgnoreFields(Policy{}, "Line"),
 	cmpopts.IgnoreFields(Router{}, "Line"), cmpopts.IgnoreFields(Host{}, "Line"), cmpopts.IgnoreFields(Flow{}, "Line"),
 	cmpopts.IgnoreFields(Event{}, "Line"), cmpopts.IgnoreFields(Probe{}, "Line"), cmpopts.IgnoreFields(Expectation{}, "Line"),
 	cmpopts.EquateEmpty(),
@@ -356,6 +358,61 @@ func TestAMistakeIsNamedWithItsLineAndWhatWasExpected(t *testing.T) {
 		{"expect home idle within 5s", "within says by when"},
 		{"expect hme idle for 5s", `"hme" is no router, or link of a host: did you mean home?`},
 		{"expect home idle for 5s after forget home", `"forget home" does not happen`},
+		{"lan office", "which addresses has office? expected prefix="},
+		{"lan office prefix=10.0.0.0/24", "office leads nowhere: expected a host with a further link to it, such as: host hq on=internet,office"},
+		{"lan office prefix=8.8.8.0/24", `"8.8.8.0/24" is no value of prefix: expected a private network (RFC 1918)`},
+		{"lan office prefix=10.0.0.1/24", "is no value of prefix"},
+		{"lan office prefix=10.0.0.0/30", "is no value of prefix"},
+		{"lan office prefix=fd00::/64", "is no value of prefix"},
+		{"lan office prefix=10.0.0.0/24,10.1.0.0/24", "is no value of prefix"},
+		{"lan office prefix=10.0.0.0/24,fd00::/48", "is no value of prefix"},
+		{"lan home prefix=10.0.0.0/24", "home is there already, on line 1"},
+		{"lan office prefix=10.0.0.0/24 gateway=anm\nhost hq on=home,office", `"anm" is no host: did you mean ann?`},
+		{"lan office prefix=10.0.0.0/24 gateway=ann\nhost hq on=home,office", "office leads nowhere: expected a host with a further link to it, such as: host ann on=internet,office"},
+		{"host hq on=home,office lan", `"lan" is no key`},
+		{"lan office prefix=10.0.0.0/24\nhost hq on=office", "hq has no way to the server by office: expected a router or internet first"},
+		{"lan office prefix=10.0.0.0/24\nhost hq on=home,office:5", "office is a lan, by which nobody reaches peers: expected no metric"},
+		{"lan office prefix=10.0.0.0/24\nrelay x on=office", "nobody reaches x in office"},
+		{"lan office prefix=10.0.0.0/24\nrouter x on=office nat=none", "office is a lan, to which only hosts and machines have links"},
+		{"lan office prefix=10.0.0.0/24\nat 5s move ann to office", "office is a lan, to which only hosts and machines have links"},
+		{"weft", "expected weft HOST COMMAND, such as: weft hq set snat=off"},
+		{"weft anm set dns=off", `"anm" is no host: did you mean ann?`},
+		{"weft ann node", "node runs already where it should"},
+		{"weft ann admin route list", "ann is a host: expected weft admin of the server"},
+		{"weft hub set dns=off", "hub is a server: expected weft admin of the server"},
+		{"weft box set dns=off", "box runs no weft"},
+		{"at 5s weft ann", "expected weft HOST COMMAND"},
+		{"at 5s weft anm set dns=off", `"anm" is no host`},
+		{"policy", "expected a line of a policy"},
+		{"policy {\npolicy \"acls\": [}", "the policy is wrong here: "},
+		{"host x on=home tags=a,,b", `"a,,b" is no value of tags`},
+		{"host x on=home user=a user=b", `"user" is said twice`},
+		{"machine x on=home user=ann", "x is a machine: expected user= of a host only"},
+		{"host x on=home rendezvous=yes", "x is a host: expected rendezvous= of a server only"},
+		{"host x on=home secret=short:word", `"short:word" is no value of secret: expected NAME:SECRET, a secret of at least 8 letters`},
+		{"host x on=home secret=a:long-enough", "hub is no rendezvous: expected rendezvous=yes on line 2"},
+		{"host x on=home secret=a:long-enough tags=b", "a network of two words has no users and tags"},
+		{"host x on=home address=10.0.0.1/16", "expected secret= beside address="},
+		{"host x on=home secret=a:long-enough address=10.0.0.1", "is no value of address"},
+		{"flow ann bob every=1s over=sctp", `"sctp" is no value of over: expected udp or tcp`},
+		{"expect ann reaches bob", "reaches whom, and what there?"},
+		{"expect ann reaches bob http within 3s", `"http" is nothing to be reached: expected tcp:80 or icmp`},
+		{"expect ann reaches bob tcp:0 within 3s", `"tcp:0" is nothing to be reached`},
+		{"expect ann reaches bob udp:53 within 3s", `"udp:53" is nothing to be reached`},
+		{"expect ann reaches bob tcp:80", "by when? expected within and a time"},
+		{"expect ann reaches bob tcp:80 as", "as whom? expected a name"},
+		{"expect ann reaches bob tcp:80 as ann as bob within 3s", `"as" is said twice`},
+		{"expect ann reaches bob icmp as ann within 3s", "an echo does not tell who asked"},
+		{"expect ann reaches bbo tcp:80 within 3s", `"bbo" is no host or router: did you mean bob?`},
+		{"expect ann reaches bob.hme tcp:80 within 3s", `"bob.hme" is no address of bob`},
+		{"expect anm reaches bob tcp:80 within 3s", `"anm" is no host: did you mean ann?`},
+		{"expect ann reaches bob tcp:80 at bbo within 3s", `"bbo" is no host: did you mean bob?`},
+		{"expect ann reaches bob tcp:80 as hme within 3s", `"hme" is no host`},
+		{"expect ann reaches home tcp:80 within 3s", "home is a router, which answers nobody: expected at"},
+		{"expect ann reaches ann tcp:80 within 3s", "ann reaches itself"},
+		{"expect ann reaches bob tcp:80 within 3s through rebind home", "through stands where after should"},
+		{"expect ann reaches bob tcp:80 within 3s after forget home", `"forget home" does not happen`},
+		{"expect ann cannot bob tcp:80", "cannot what? expected cannot reach"},
 		{"about", "about what?"},
 		{"about \x00", "this is not text"},
 		{"about \xff", "this is not text"},
@@ -368,6 +425,80 @@ func TestAMistakeIsNamedWithItsLineAndWhatWasExpected(t *testing.T) {
 		_, at, _ := strings.Cut(err.Error(), "file.scn:")
 		if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(at, "8: ") && !strings.HasPrefix(at, "9: ") && !strings.HasPrefix(c.line, "limit") {
 			t.Errorf("%q: %v\nwant on line 8: %s", c.line, err, c.want)
+		}
+	}
+}
+
+func TestLansCommandsAndWhoReachesWhomAreRead(t *testing.T) {
+	s, err := Parse("x", []byte(`server hub on=internet
+lan office prefix=192.168.142.0/24,fd00:142::/64 gateway=two
+host one on=internet,office user=ann tags=gate,web
+host two on=internet,office start=2s
+machine printer on=office
+policy {"grants": [
+policy   {"src": ["*"], "dst": ["*"], "ip": ["*"]}]} // all # of it
+weft one set advertise-routes=192.168.142.0/24   snat=off
+flow one printer every=20ms over=tcp
+at 3s weft hub admin route approve one 192.168.142.0/24
+expect one reaches printer tcp:80 as one within 3s for 2s after weft hub admin route approve one 192.168.142.0/24
+expect printer cannot reach two.internet tcp6:22 at one
+expect one printer silent at most 1s
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := netip.MustParsePrefix
+	event := "weft hub admin route approve one 192.168.142.0/24"
+	want := Scenario{
+		Name: "x",
+		Lans: []Lan{{Name: "office", Prefixes: []netip.Prefix{prefix("192.168.142.0/24"), prefix("fd00:142::/64")}, Gateway: "two"}},
+		Hosts: []Host{
+			{Name: "hub", On: "internet", Role: Server},
+			{Name: "one", On: "internet", Places: []Leg{{On: "internet"}, {On: "office"}}, Member: Member{User: "ann", Tags: []string{"gate", "web"}}},
+			{Name: "two", On: "internet", Places: []Leg{{On: "internet"}, {On: "office"}}, Start: 2 * time.Second},
+			{Name: "printer", On: "office", Role: Plain},
+		},
+		Policy:   &Policy{Lines: []string{`{"grants": [`, `{"src": ["*"], "dst": ["*"], "ip": ["*"]}]} // all # of it`}},
+		Commands: []Command{{Host: "one", Args: []string{"set", "advertise-routes=192.168.142.0/24", "snat=off"}}},
+		Flows:    []Flow{{From: "one", To: "printer", Every: 20 * time.Millisecond, TCP: true}},
+		Events:   []Event{{At: 3 * time.Second, Verb: Weft, Args: strings.Fields(event)[1:]}},
+		Expect: []Expectation{
+			{A: "one", B: "printer", Reach: Reach{Service: "tcp:80", As: "one"}, Within: 3 * time.Second, Hold: 2 * time.Second, After: event},
+			{A: "printer", B: "two.internet", Reach: Reach{Service: "tcp6:22", At: "one", Not: true}, Hold: DefaultHold},
+			{A: "one", B: "printer", Gap: time.Second},
+		},
+	}
+	if d := cmp.Diff(want, s, equal...); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if g := s.Gateway(s.Lan("office")); g == nil || g.Name != "two" {
+		t.Errorf("the gateway is %v", g)
+	}
+	if what, line := s.OnlyReal(); what != "have a lan" || line != 2 {
+		t.Errorf("only real machines %s, on line %d", what, line)
+	}
+	again, err := Parse("x", Format(s))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, Format(s))
+	}
+	if d := cmp.Diff(s, again, equal...); d != "" {
+		t.Errorf("(-read +read again)\n%s", d)
+	}
+}
+
+func TestNodesOfTwoWordsNeedARendezvousAndOneSecret(t *testing.T) {
+	text := "server iex on=internet rendezvous=yes\nhost ann on=internet secret=a:long-enough\nhost eve on=internet secret=b:long-enough\n"
+	if _, err := Parse("x", []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"host bob on=internet":            "x:4: iex introduces by two words only: expected a host with secret=",
+		"policy {}":                       "x:4: iex introduces by two words, and keeps no policy",
+		"weft iex admin route list":       "x:4: iex runs no weft to say that to",
+		"expect ann eve direct within 5s": "x:4: ann and eve are in two networks",
+	} {
+		if _, err := Parse("x", []byte(text+line+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", line, err, want)
 		}
 	}
 }
@@ -477,6 +608,17 @@ func drawText(t *rapid.T) string {
 	line("server hub on=internet %s", link.Draw(t, "link"))
 	for _, name := range []string{"ann", "bob"} {
 		line("host %s on=%s start=%s", name, pick("on", networks...), duration.Draw(t, "start"))
+	}
+	if rapid.Bool().Draw(t, "lan") {
+		line("lan office prefix=%s%s", pick("prefix", "192.168.142.0/24", "10.0.0.0/8"), pick("six", "", ",fd00:142::/64 gateway=hq"))
+		line("host hq on=internet,office %s %s", pick("member", "", "user=ann", "tags=a,b"), link.Draw(t, "link"))
+		line("machine desk on=office")
+		line("weft hq set snat=off")
+		line("at %s weft hub admin %s", duration.Draw(t, "at"), rapid.StringMatching(`[a-z=/.]{1,9}( [a-z]{1,3})?`).Draw(t, "command"))
+		line("flow ann desk every=20ms%s", pick("over", "", " over=tcp", " over=udp"))
+		line("expect ann reaches desk %s within 3s%s", pick("service", "tcp:80", "tcp6:80 as hq", "icmp", "tcp:1 at hq as bob", "icmp6"), pick("for", "", " for 5s"))
+		line("expect desk cannot reach hq.internet %s%s", pick("service", "tcp:80", "tcp6:80 as hq"), pick("for", "", " for 5s", " within 2s for 10s"))
+		line("policy %s", pick("policy", `{"acls": []} // # all`, `{}`))
 	}
 	if len(networks) > 1 {
 		line("host eve on=%s,%s:%d", networks[0], networks[1], rapid.IntRange(1, maxMetric).Draw(t, "metric"))

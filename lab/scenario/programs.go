@@ -3,7 +3,6 @@ package scenario
 import (
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"weft"
@@ -16,13 +15,14 @@ import (
 //	WEFT_LAB_SHARED a directory that all machines share, for keys to be exchanged by; mkdir -p makes it
 //	WEFT_LAB_PEER   of a probe: the name of the machine that it asks about
 //	ADDR_NAME       the IPv4 address of every machine as it has it itself, its name in capitals and underscores
+//	GATEWAY_NAME    of every machine: the IPv4 address that it sends by, if nothing else is said
 //	PUBLIC_NAME     of every router that translates: its first address outside
-func Environment(self, peer, dir string, addrs, public map[string]netip.Addr) []string {
+func Environment(self, peer, dir string, addrs, gateways, public map[string]netip.Addr) []string {
 	list := []string{"WEFT_LAB_SELF=" + self, "WEFT_LAB_DIR=" + dir, "WEFT_LAB_SHARED=" + filepath.Join(filepath.Dir(dir), "shared")}
 	if peer != "" {
 		list = append(list, "WEFT_LAB_PEER="+peer)
 	}
-	for prefix, of := range map[string]map[string]netip.Addr{"ADDR_": addrs, "PUBLIC_": public} {
+	for prefix, of := range map[string]map[string]netip.Addr{"ADDR_": addrs, "GATEWAY_": gateways, "PUBLIC_": public} {
 		for name, a := range of {
 			list = append(list, prefix+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))+"="+a.String())
 		}
@@ -38,9 +38,4 @@ func ProbeAnswer(output string) (path weft.PathKind, ok bool) {
 	}
 	last := words[len(words)-1]
 	return weft.PathKind(last), last == "direct" || last == "relay"
-}
-
-// Programs reports whether the scenario runs programs of others, which take real machines.
-func (s Scenario) Programs() bool {
-	return len(s.Probes) > 0 || slices.ContainsFunc(s.Hosts, func(h Host) bool { return len(h.Run) > 0 })
 }

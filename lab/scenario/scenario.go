@@ -12,6 +12,13 @@
 // both send directly, none while either has no way at all, and relay otherwise. A scenario is over when every
 // expectation is decided and every event has happened, at Limit at the latest.
 //
+// # Behind the nodes
+//
+// A [Lan] is a network of its own behind hosts, with addresses that the text gives. What an administrator says to weft
+// stands in the text in weft's own words ([Command]) and as its own document (Policy), and whether one machine reaches
+// another, and how it is seen there, is asked again and again ([Reach]). Only real machines have all that: see
+// [Scenario.OnlyReal].
+//
 // # What it refuses
 //
 // A text that names what there is not, an address that cannot be, networks that hang on themselves or nest deeper
@@ -48,15 +55,19 @@ const Internet = "internet"
 
 // A Scenario is one network and its story. The zero Scenario is an empty internet.
 type Scenario struct {
-	Name    string        `json:"name"`
-	About   string        `json:"about,omitempty"`
-	Routers []Router      `json:"routers"` // each after the one it is on
-	Hosts   []Host        `json:"hosts"`
-	Flows   []Flow        `json:"flows,omitempty"`
-	Events  []Event       `json:"events,omitempty"` // by At
-	Probes  []Probe       `json:"probes,omitempty"`
-	Expect  []Expectation `json:"expect,omitempty"`
-	Limit   time.Duration `json:"limit_ns"` // 0: DefaultLimit, or a little more than the last thing in it
+	Name    string   `json:"name"`
+	About   string   `json:"about,omitempty"`
+	Routers []Router `json:"routers"` // each after the one it is on
+	Lans    []Lan    `json:"lans,omitempty"`
+	Hosts   []Host   `json:"hosts"`
+	Policy  *Policy  `json:"policy,omitempty"` // nil: the server's default
+	// Commands are said before time zero, in this order; to a host that starts later, when it is up.
+	Commands []Command     `json:"commands,omitempty"`
+	Flows    []Flow        `json:"flows,omitempty"`
+	Events   []Event       `json:"events,omitempty"` // by At
+	Probes   []Probe       `json:"probes,omitempty"`
+	Expect   []Expectation `json:"expect,omitempty"`
+	Limit    time.Duration `json:"limit_ns"` // 0: DefaultLimit, or a little more than the last thing in it
 }
 
 // A Router is a NAT or a firewall, or just a router, with a network inside.
@@ -107,9 +118,12 @@ type Host struct {
 	Role   Role          `json:"role"`
 	IPv6   bool          `json:"ipv6,omitempty"`
 	Start  time.Duration `json:"start_ns,omitzero"` // when it is switched on
-	Link   Link          `json:"link"`              // of several, each
-	Run    []string      `json:"run,omitempty"`     // commands, started in this order and left running
-	Line   int           `json:"-"`
+	Link   Link          `json:"link"`              // of several, each that leads to no lan
+	Member Member        `json:"member,omitzero"`   // how a node joins
+	// Rendezvous makes a server one that introduces nodes by two words, and nothing else.
+	Rendezvous bool     `json:"rendezvous,omitempty"`
+	Run        []string `json:"run,omitempty"` // commands, started in this order and left running
+	Line       int      `json:"-"`
 }
 
 // A Flow is data from one node to another in even steps. What it loses is counted.
@@ -120,6 +134,7 @@ type Flow struct {
 	Size     int           // bytes of a packet of the overlay; 0: 100
 	Start    time.Duration // the first one
 	For      time.Duration // 0: to the end
+	TCP      bool          // all over one connection, which From begins; what is lost is that which the connection's end cuts off
 	Line     int           `json:"-"`
 }
 
@@ -142,6 +157,7 @@ const (
 	Restart   Verb = "restart"   // host: what runs on it is stopped and started
 	Stop      Verb = "stop"      // host: what runs on it is stopped
 	Start     Verb = "start"     // host: it is started again
+	Weft      Verb = "weft"      // host, words: a command of weft's is said there
 )
 
 // An Event happens to the network.
@@ -169,7 +185,7 @@ type Probe struct {
 
 // An Expectation is about the pair A and B, or the link A. Exactly one thing is expected: with Gap, that no data of the
 // pair's flows is missed for longer than Gap; with Whole, that no more than Lost packets of them are lost; with Rate,
-// that they bring so much from Within on, for Hold; with Idle, that the link carries next to nothing for Hold; with Stays,
+// that they bring so much from Within on, for Hold; with Reach, that A reaches B as it says; with Idle, that the link carries next to nothing for Hold; with Stays,
 // that Path is in use all the time from After on, for Hold; else that Path is in use at some time within Within, and from
 // then on for Hold.
 type Expectation struct {
@@ -183,6 +199,7 @@ type Expectation struct {
 	Lost   int           // with Whole
 	Rate   float64       // bit/s of the overlay's packets that arrive, on average
 	Idle   bool          // of the link A
+	Reach  Reach         // B is a machine, router, or one address of a machine: HOST.NETWORK
 	After  string        // an event (Event.String); empty: time zero. Of several alike, each
 	Line   int           `json:"-"`
 }

@@ -34,7 +34,7 @@ func (e Errors) Error() string {
 const maxName = 32
 
 // reserved are the words that have a meaning after a name could have stood.
-var reserved = []string{Internet, "on", "to", "for", "within", "after", "through", "udp", "nothing"}
+var reserved = []string{Internet, "on", "to", "for", "within", "after", "through", "udp", "nothing", "reaches", "cannot"}
 
 // validName reports whether something can be called so.
 func validName(s string) bool {

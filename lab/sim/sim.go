@@ -65,13 +65,8 @@ func (b Backend) Run(ctx context.Context, s scenario.Scenario, o scenario.Option
 
 // able refuses what only real machines can do.
 func (b Backend) able(s scenario.Scenario) error {
-	for _, h := range s.Hosts {
-		if len(h.Run) > 0 {
-			return &scenario.Unsupported{Backend: b.Name(), What: "run commands: only real machines do, with --backend netns", Line: h.Line}
-		}
-	}
-	for _, p := range s.Probes {
-		return &scenario.Unsupported{Backend: b.Name(), What: "run a probe's command: only real machines do, with --backend netns", Line: p.Line}
+	if what, line := s.OnlyReal(); what != "" {
+		return &scenario.Unsupported{Backend: b.Name(), What: what + ": only real machines do, with --backend netns", Line: line}
 	}
 	return nil
 }
