@@ -245,11 +245,11 @@ func printCarrier(w io.Writer, doc weft.Access) {
 		return
 	}
 	fmt.Fprintf(w, "Packets to %s go through %s, which speaks for %s: approved, in use", doc.ToAddr, c.By, route)
-	if len(c.Beside) > 0 {
-		fmt.Fprintf(w, "; %s would take over", strings.Join(c.Beside, ", "))
-	}
 	if c.Note != "" {
 		fmt.Fprintf(w, "; %s", c.Note)
+	}
+	if len(c.Beside) > 0 {
+		fmt.Fprintf(w, "; beside it, to take over: %s", strings.Join(c.Beside, ", "))
 	}
 	fmt.Fprintln(w, ".")
 }

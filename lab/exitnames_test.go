@@ -226,13 +226,25 @@ func TestWithAnExitNodeNamesAreAskedThereAndNowhereElse(t *testing.T) {
 	if questions, _ := tap.heard(); len(questions) == 0 {
 		t.Error("the ear at the LAN does not hear questions")
 	}
+	carried := func(when string, inUse bool) {
+		t.Helper()
+		w.waits(when, func() error {
+			doc, err := w.access(road, "road", webHost.Addr().String(), "tcp:80")
+			if c := doc.Carrier; err == nil && (c.By != "exit" || !c.Approved || c.InUse != inUse || doc.DecidedBy != "exit") {
+				err = fmt.Errorf("it says %+v", doc)
+			}
+			return err
+		})
+	}
 	w.set(exit, "advertise-exit-node=on")
 	w.approve("exit", "exit")
+	carried("the exit to be named as one that would do", false)
 	w.waits("the exit node to be one", func() error {
 		_, err := roadHost.Run(w.ctx, w.fleet.Binary, "--socket", road.Socket, "set", "exit-node=exit")
 		return err
 	})
 	asked("the exit's provider to be asked by the exit", isp, exitHost.Addr())
+	carried("the exit to be named as who carries packets", true)
 	tap.heard()
 	for range 3 {
 		asked("the exit's provider to be asked", isp, exitHost.Addr())
