@@ -98,7 +98,7 @@ func (c *control) tryPost(p post) bool {
 func (c *control) post(p post) {
 	select {
 	case c.posts <- p:
-	case <-c.e.done:
+	case <-c.e.course.done:
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *control) do(f func(now time.Time)) bool {
 	case c.calls <- func(now time.Time) { f(now); close(ran) }:
 		<-ran
 		return true
-	case <-c.e.done:
+	case <-c.e.course.done:
 		return false
 	}
 }
@@ -119,7 +119,7 @@ func (c *control) run() {
 	defer timer.Stop()
 	for {
 		select {
-		case <-c.e.done:
+		case <-c.e.course.done:
 			return
 		case m := <-c.messages:
 			c.message(time.Now(), &m)

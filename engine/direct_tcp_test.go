@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weft"
-	"weft/engine/segment"
 	"weft/wire"
 )
 
@@ -142,30 +141,3 @@ func TestWaysThatAreConnectionsAreKept(t *testing.T) {
 type nowhereAhead struct{ nowhere }
 
 func (nowhereAhead) SendAhead(weft.NodeID, []byte) error { return nil }
-
-func TestSendingByAConnectionAllocatesNothing(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector makes pools allocate")
-	}
-	a, _ := talking(t)
-	a.SetConnection(2, viaDialed, nowhereAhead{})
-	a.SetRoute(2, viaDialed)
-	for name, packet := range map[string][]byte{
-		"super-packet": super(addrOf(1), addrOf(2), 44),
-		"small packet": append(make([]byte, segment.HeaderSize), packet(addrOf(1), addrOf(2), 9, 100)...),
-	} {
-		l := &loop{packet: packet}
-		o := newSender(a.Engine, l)
-		once := func() {
-			l.give = 3
-			for l.give > 0 || o.queue.Len() > 0 {
-				o.fill(true)
-				o.send()
-			}
-		}
-		once()
-		if n := leastAllocs(once); n != 0 {
-			t.Errorf("sending a %s allocates %v times", name, n)
-		}
-	}
-}

@@ -139,11 +139,15 @@ type Engine struct {
 	relaying sync.Mutex // serialises SetRelay and RemoveRelay
 	drops    drops
 
-	starting sync.Once
-	closing  sync.Once
-	ended    sync.WaitGroup
-	done     chan struct{} // goroutines shall end
-	gone     chan struct{} // sockets and device are closed
+	course course
+}
+
+// A course is how far an engine has come: it starts once and ends once.
+type course struct {
+	starting, closing sync.Once
+	ended             sync.WaitGroup
+	done              chan struct{} // goroutines shall end
+	gone              chan struct{} // sockets and device are closed
 }
 
 // New opens the sockets. Nothing is received before [Engine.Up].
@@ -166,8 +170,7 @@ func New(cfg Config) (*Engine, error) {
 		sessions: newTable(),
 		peers:    make(map[weft.NodeID]*peer),
 		sources:  make(map[netip.AddrPort]source),
-		done:     make(chan struct{}),
-		gone:     make(chan struct{}),
+		course:   course{done: make(chan struct{}), gone: make(chan struct{})},
 	}
 	if e.mtu == 0 {
 		e.mtu = MTU
@@ -190,17 +193,17 @@ func New(cfg Config) (*Engine, error) {
 	for _, q := range cfg.Device.Queues() {
 		e.senders = append(e.senders, newSender(e, q))
 	}
-	e.ended.Go(e.control.run)
+	e.course.ended.Go(e.control.run)
 	return e, nil
 }
 
 // Up starts moving packets.
 func (e *Engine) Up() error {
-	e.starting.Do(func() {
+	e.course.starting.Do(func() {
 		host.MakePlaces()
 		e.sockets.Start()
 		for _, s := range e.senders {
-			e.ended.Go(s.run)
+			e.course.ended.Go(s.run)
 		}
 	})
 	return nil
@@ -209,19 +212,19 @@ func (e *Engine) Up() error {
 // Close stops the engine, closes its sockets and its device, and returns when its goroutines have ended.
 func (e *Engine) Close() error {
 	e.stop(nil)
-	e.ended.Wait()
+	e.course.ended.Wait()
 	return nil
 }
 
 // stop ends all goroutines: because Close was called, or because the device went away.
 func (e *Engine) stop(why error) {
-	e.closing.Do(func() {
+	e.course.closing.Do(func() {
 		if why != nil {
 			e.log.Error("the interface is gone: the data plane ends", "error", why)
 		}
-		close(e.done)
-		e.ended.Go(func() {
-			defer close(e.gone)
+		close(e.course.done)
+		e.course.ended.Go(func() {
+			defer close(e.course.gone)
 			if err := errors.Join(e.sockets.Close(), e.device.Close()); err != nil {
 				e.log.Warn("closing the data plane", "error", err)
 			}
@@ -230,7 +233,7 @@ func (e *Engine) stop(why error) {
 }
 
 // Done is closed when the engine has ended: by Close, or because its device went away.
-func (e *Engine) Done() <-chan struct{} { return e.gone }
+func (e *Engine) Done() <-chan struct{} { return e.course.gone }
 
 // Port is the UDP port of the shared sockets.
 func (e *Engine) Port() uint16 { return e.sockets.Port() }

@@ -160,7 +160,8 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 	_, unread := listener(t)
 	a.SetRelay(7, unread, nil)
 	a.SetRelay(8, netip.AddrPort{}, nowhere{})
-	for _, via := range []weft.Via{weft.DirectVia(0, unread), viaUDP, viaStream} {
+	a.SetConnection(2, viaDialed, nowhereAhead{})
+	for _, via := range []weft.Via{weft.DirectVia(0, unread), viaUDP, viaStream, viaDialed} {
 		a.SetRoute(2, via)
 		for name, packet := range map[string][]byte{
 			"super-packet": super(addrOf(1), addrOf(2), 44),

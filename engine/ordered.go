@@ -143,7 +143,7 @@ func (r *ordered) settle(now time.Duration) {
 // ring delivers what has waited long enough.
 func (r *ordered) ring() {
 	select {
-	case <-r.e.done:
+	case <-r.e.course.done:
 		return
 	default:
 	}
