@@ -4,15 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"weft"
 	"weft/lab/scenario"
+	"weft/node"
 )
 
 // labRun is one weft lab run.
@@ -95,6 +98,9 @@ func (l *labRun) run(c *cobra.Command, name string) error {
 		_, err := l.out.Write(text)
 		return err
 	}
+	if mistakes := checkCommands(name, s); len(mistakes) > 0 {
+		return l.unreadable(name, mistakes)
+	}
 	b, err := labBackend(l.backend)
 	if err != nil {
 		return err
@@ -127,6 +133,35 @@ func (l *labRun) run(c *cobra.Command, name string) error {
 		return errQuiet
 	}
 	return nil
+}
+
+// checkCommands holds what a scenario says to weft against weft's own commands, before anything is laid out.
+func checkCommands(name string, s scenario.Scenario) (mistakes scenario.Errors) {
+	list := slices.Clone(s.Commands)
+	for _, e := range s.Events {
+		if e.Verb == scenario.Weft {
+			list = append(list, e.Command())
+		}
+	}
+	for _, c := range list {
+		root := (&app{in: strings.NewReader(""), out: io.Discard, err: io.Discard}).root()
+		found, rest, err := root.Find(c.Args)
+		if err == nil {
+			if err = found.ParseFlags(rest); err != nil {
+				err = flagError(found, err)
+			}
+		}
+		if err == nil {
+			err = found.ValidateArgs(found.Flags().Args())
+		}
+		if err == nil && found.CommandPath() == "weft set" {
+			err = changeSettings(new(node.Settings), found.Flags().Args())
+		}
+		if err != nil {
+			mistakes = append(mistakes, &scenario.Error{Name: name, Line: c.Line, Problem: fmt.Sprintf("%v: %v", c, err)})
+		}
+	}
+	return mistakes
 }
 
 // unreadable is why a scenario cannot be run: each mistake is told in a line of its own.

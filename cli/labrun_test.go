@@ -40,6 +40,20 @@ func TestAScenarioThatMakesNoSenseIsNotRun(t *testing.T) {
 	if r.code != ExitUsage || !strings.Contains(r.err, "bad.scn:1: ") || !strings.Contains(r.err, "bad.scn:2: where is ann?") {
 		t.Errorf("%+v", r)
 	}
+	// What is said to weft is held against its commands, with its line.
+	for line, words := range map[string]string{
+		"weft ann set advertise-rotes=10.0.0.0/24":   `bad.scn:3: weft ann set advertise-rotes=10.0.0.0/24: "advertise-rotes=10.0.0.0/24" is no setting`,
+		"weft ann set snat=perhaps":                  "bad.scn:3: weft ann set snat=perhaps: ",
+		"at 5s weft hub admin route aprove ann exit": "bad.scn:3: weft hub admin route aprove ann exit: there is no \"aprove\"",
+		"weft hub admin route approve":               "bad.scn:3: weft hub admin route approve: ",
+		"weft ann portal local hub --klient eth1":    "bad.scn:3: weft ann portal local hub --klient eth1: ",
+		"weft ann sett snat=off":                     "bad.scn:3: weft ann sett snat=off: ",
+	} {
+		if err := os.WriteFile(bad, []byte("server hub on=internet\nhost ann on=internet\n"+line+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		fails(t, inProcess("lab", "run", bad), ExitUsage, words)
+	}
 	// What this backend cannot do is no mistake of the scenario's.
 	fails(t, inProcess("lab", "run", "wireguard"), ExitFailed, "--backend netns")
 	fails(t, inProcess("lab", "run", "site-to-site"), ExitFailed, "site-to-site: line 9: the vnet backend cannot have a lan: only real machines do, with --backend netns")

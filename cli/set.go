@@ -141,30 +141,14 @@ func (a *app) setCommand() *cobra.Command {
 		Long: "Change the settings that are named and leave the others as they are; all of them or none. Without arguments: show them.\n\n" +
 			help.String() + "\n  bond.NAME  the same as bond, with one peer; empty for what bond says. Changes of bonding interrupt nothing.",
 		RunE: func(c *cobra.Command, list []string) error {
-			change := func(s *node.Settings) error {
-				for _, arg := range list {
-					k, v, ok := strings.Cut(arg, "=")
-					x, known := settings[k]
-					if !known {
-						x, known = bondWith(k)
-					}
-					if !ok || !known {
-						return usagef("%s is no setting: give KEY=VALUE, where KEY is one of %s, %sNAME", quote(arg), strings.Join(settingNames(), ", "), bondPrefix)
-					}
-					if err := x.set(s, v); err != nil {
-						return usageError{err}
-					}
-				}
-				return nil
-			}
-			if err := change(new(node.Settings)); err != nil { // what makes no sense needs no daemon to say so
+			if err := changeSettings(new(node.Settings), list); err != nil { // what makes no sense needs no daemon to say so
 				return err
 			}
 			s, err := a.client().Settings(c.Context())
 			if err != nil {
 				return err
 			}
-			if err := change(&s); err != nil {
+			if err := changeSettings(&s, list); err != nil {
 				return err
 			}
 			if len(list) > 0 {
@@ -193,6 +177,24 @@ func (a *app) setCommand() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// changeSettings changes what KEY=VALUE words say, or some of it and says what makes no sense.
+func changeSettings(s *node.Settings, list []string) error {
+	for _, arg := range list {
+		k, v, ok := strings.Cut(arg, "=")
+		x, known := settings[k]
+		if !known {
+			x, known = bondWith(k)
+		}
+		if !ok || !known {
+			return usagef("%s is no setting: give KEY=VALUE, where KEY is one of %s, %sNAME", quote(arg), strings.Join(settingNames(), ", "), bondPrefix)
+		}
+		if err := x.set(s, v); err != nil {
+			return usageError{err}
+		}
+	}
+	return nil
 }
 
 // explicit writes defaults out, and lists that are empty as such, for who reads a document.
