@@ -96,11 +96,22 @@ func (o *sender) run() {
 	}
 }
 
-// wait waits for a packet and reads it. Zero without an error: lines are to be served.
-func (o *sender) wait(buf []byte) (int, error) {
+// read reads a packet into scratch. Zero without an error: there is none, or enough waits.
+func (o *sender) read() (int, error) {
+	if o.scratch == nil {
+		if o.scratch = o.room(); o.scratch == nil {
+			return 0, nil
+		}
+	}
+	return o.from.TryRead(o.scratch.data[:ReadSize])
+}
+
+// wait waits for a packet and reads it. Zero without an error: lines are to be served. While it waits an opener may have the turn, and
+// what was scratch before is in the queue then, or sent.
+func (o *sender) wait() (int, error) {
 	o.roused = true // unless a packet is what ends it
 	for again := 0; ; again++ {
-		if n, err := o.from.TryRead(buf); n > 0 || err != nil || again > host.Looks {
+		if n, err := o.read(); n > 0 || err != nil || again > host.Looks {
 			return n, err
 		}
 		left := forever
@@ -128,16 +139,11 @@ func (o *sender) wait(buf []byte) (int, error) {
 func (o *sender) fill(may bool) error {
 	var now time.Time
 	for i := range drainMost {
-		if o.scratch == nil {
-			if o.scratch = o.room(); o.scratch == nil {
-				return nil // enough waits
-			}
-		}
-		read := o.from.TryRead
+		read := o.read
 		if i == 0 && may && o.queue.Len() == 0 {
 			read = o.wait
 		}
-		n, err := read(o.scratch.data[:ReadSize])
+		n, err := read()
 		if err != nil || n == 0 {
 			return err
 		}
