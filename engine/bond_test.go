@@ -214,22 +214,16 @@ func TestARedundantBondLosesNothingWhereOneWayIsDead(t *testing.T) {
 	}
 }
 
-// lateStream is a fakeStream that does not wait for who receives, as streams do not.
-type lateStream struct {
-	fakeStream
-	waiting chan [][]byte
-}
+// later is what sends by a stream without waiting for who receives, as streams do not.
+type later struct{ waiting chan [][]byte }
 
-func newLateStream(t testing.TB, n *node, nodes map[weft.NodeID]*node) *lateStream {
-	s := &lateStream{fakeStream{viaStream.Relay, n.id, nodes}, make(chan [][]byte, 1024)}
+// newLater delivers what is sent by it, in order, until the nodes are closed.
+func newLater(t testing.TB, deliver func([][]byte), nodes ...*node) *later {
+	s := &later{make(chan [][]byte, 1024)}
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		for datagrams := range s.waiting {
-			for id := range nodes {
-				if id != n.id {
-					s.fakeStream.SendTo(id, datagrams)
-				}
-			}
+			deliver(datagrams)
 		}
 	})
 	t.Cleanup(func() {
@@ -242,7 +236,7 @@ func newLateStream(t testing.TB, n *node, nodes map[weft.NodeID]*node) *lateStre
 	return s
 }
 
-func (s *lateStream) SendTo(_ weft.NodeID, datagrams [][]byte) error {
+func (s *later) SendTo(_ weft.NodeID, datagrams [][]byte) error {
 	list := make([][]byte, len(datagrams))
 	for i, d := range datagrams {
 		list[i] = append([]byte(nil), d...)
@@ -251,11 +245,18 @@ func (s *lateStream) SendTo(_ weft.NodeID, datagrams [][]byte) error {
 	return nil
 }
 
+func (s *later) SendAhead(id weft.NodeID, b []byte) error { return s.SendTo(id, [][]byte{b}) }
+
+// lateRelay is a stream to a relay from one node to the other.
+func lateRelay(t testing.TB, from, to *node) *later {
+	s := &fakeStream{viaStream.Relay, from.id, map[weft.NodeID]*node{from.id: from, to.id: to}}
+	return newLater(t, func(datagrams [][]byte) { s.SendTo(to.id, datagrams) }, from, to)
+}
+
 func TestRelaysAreWaysLikeAnyOther(t *testing.T) {
 	a, b := talking(t)
-	for _, n := range []*node{a, b} {
-		n.SetRelay(viaStream.Relay, netip.AddrPort{}, newLateStream(t, n, map[weft.NodeID]*node{a.id: a, b.id: b}))
-	}
+	a.SetRelay(viaStream.Relay, netip.AddrPort{}, lateRelay(t, a, b))
+	b.SetRelay(viaStream.Relay, netip.AddrPort{}, lateRelay(t, b, a))
 	ways := []weft.Via{viaUDP, viaStream}
 	set := func(x, y *node) {
 		x.SetBond(y.id, Bond{Mode: BondRedundant, Ways: []BondWay{{Via: ways[0]}, {Via: ways[1]}}})

@@ -109,6 +109,30 @@ func TestAConnectionThatHasEndedCarriesNothing(t *testing.T) {
 	exchange(t, a, b, 3)
 }
 
+func TestAConnectionIsAWayOfABondLikeAnyOther(t *testing.T) {
+	for mode, least := range map[BondMode]uint64{BondAggregate: 450, BondRedundant: 900} {
+		t.Run(mode.String(), func(t *testing.T) {
+			a, b, d := manyWays(t, mode, 0)
+			there, back := &fakeConnection{a, b, viaAccepted}, &fakeConnection{b, a, viaDialed}
+			a.SetConnection(b.id, viaDialed, newLater(t, func(x [][]byte) { there.SendTo(b.id, x) }, a, b))
+			b.SetConnection(a.id, viaAccepted, newLater(t, func(x [][]byte) { back.SendTo(a.id, x) }, a, b))
+			a.SetBond(b.id, Bond{Mode: mode, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c))}, {Via: viaDialed}}})
+			b.SetBond(a.id, Bond{Mode: mode, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.out))}, {Via: viaAccepted}}})
+			bonds(t, a, b, 1)
+			const n = 1000
+			before := counters(a, b.id, viaDialed).TxPackets
+			inOrder(t, a, b, series(t, a, b, n, 500*time.Microsecond, func(i int) { d.cut.Store(i >= n/2) }), n)
+			if c := counters(a, b.id, viaDialed); c.TxPackets-before < least {
+				t.Errorf("by the connection went %d packets, though the other way was dead half of the time", c.TxPackets-before)
+			}
+			if c := counters(b, a.id, viaAccepted); c.RxPackets < least {
+				t.Errorf("by the connection came %d packets", c.RxPackets)
+			}
+			exchange(t, b, a, n)
+		})
+	}
+}
+
 func TestAStrangersDatagramsByAConnectionAreCounted(t *testing.T) {
 	a, _ := pair(t)
 	a.DeliverConnection(viaDialed, 9, [][]byte{{4, 0, 0, 0}})
