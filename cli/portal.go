@@ -92,8 +92,8 @@ func (a *app) portalLocalCommand() *cobra.Command {
 		Long: `Serve the client at an interface of this machine with the public address of PEER, a node on which weft portal remote is said. It
 returns when the client can use it, and stays so until weft portal off, after a new start of the machine too.
 
-The client has the address itself, with the gateway that the output names; with --dhcp it is told both (in IPv6 by router advertisements and DHCPv6). With --share, many clients in
-a private network appear under the address, and are reached by answers only.`,
+The client has the address itself, with the gateway that the output names; with --dhcp it is told both (in IPv6 by router
+advertisements and DHCPv6). With --share, many clients in a private network appear under the address, and are reached by answers only.`,
 		Args: args(1, 1),
 		RunE: func(c *cobra.Command, list []string) error {
 			q.Role, q.Peer = node.PortalLocal, list[0]
