@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,37 +121,4 @@ func TestAGuestRunsThisMachinesProgramsUnderDebiansKernel(t *testing.T) {
 			t.Errorf("a closed guest says %v", err)
 		}
 	})
-}
-
-// The tests of what a gateway and a router have the kernel pass on are packet by packet, so they say of each kernel whether it does.
-func TestDebiansKernelPassesOnWhatItIsToldToAndNoMore(t *testing.T) {
-	if err := guest.Available(); err != nil {
-		t.Skip(err)
-	}
-	tests := t.TempDir() + "/host.test"
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", tests, "weft/host")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the tests of package host: %v: %s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	l := must(netns.New(ctx, "weftguest"))(t)
-	defer l.Close()
-	r := must(l.AddRouter("router", netns.None))(t)
-	p := r.Inside().Prefix()
-	g, err := guest.Boot(ctx, l, guest.Config{
-		Router: r, Addrs: []netip.Prefix{netip.PrefixFrom(p.Masked().Addr().Next().Next().Next(), p.Bits())},
-		Agent:   []string{must(os.Executable())(t), agentWord},
-		Modules: []string{"tun", "nf_tables", "nft_ct", "nft_masq", "nft_chain_nat"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	out, err := g.Run(ctx, nil, tests, "-test.v", "-test.run", "ByAForwardingLink|TestARouter|Masqueraded")
-	t.Log(out)
-	if err != nil || strings.Count(out, "--- PASS") != 4 {
-		t.Errorf("not all passed: %v", err)
-	}
 }
