@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"weft/lab/netns"
 )
 
 const (
@@ -87,7 +90,7 @@ func (s *site) loadOnce(ctx context.Context, x subject, beside func(context.Cont
 	}
 	ended := make(chan result, 1)
 	go func() {
-		out, err := s.iperf(ctx, args)
+		out, err := s.iperf(ctx, cmp.Or(x.from, s.a), args)
 		ended <- result{out, err}
 	}()
 	var err error
@@ -108,10 +111,10 @@ func (s *site) loadOnce(ctx context.Context, x subject, beside func(context.Cont
 }
 
 // iperf runs the client. The server of the last run may be busy with its end for a moment.
-func (s *site) iperf(ctx context.Context, args []string) (string, error) {
+func (s *site) iperf(ctx context.Context, from *netns.Host, args []string) (string, error) {
 	const tries = 20
 	for try := 1; ; try++ {
-		out, err := s.a.Run(ctx, "iperf3", args...)
+		out, err := from.Run(ctx, "iperf3", args...)
 		if err == nil || try == tries || !strings.Contains(out+err.Error(), "busy running a test") {
 			return out, err
 		}

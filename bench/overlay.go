@@ -36,6 +36,10 @@ const (
 	udpRelay   = "weft udp relay"
 	streamPath = "weft stream relay"
 	nat        = "weft behind two NATs"
+	ruled      = "weft, 1000 rules"
+	words      = "weft, two words"
+	portalOut  = "weft portal, out"
+	portalIn   = "weft portal, in"
 	onePeer    = "engine, 1 peer"
 	crowd      = "engine, 1000 peers"
 )
@@ -60,6 +64,14 @@ const (
 	memoryPeak   = "memory, peak"
 	relayedRate  = "TCP, one stream, by relay or not"
 	relayedCPU   = "CPU per GB, by relay or not"
+	ruledRate    = "TCP, one stream, by rules"
+	ruledCPU     = "CPU per GB, by rules"
+	wordsRate    = "TCP, one stream, by two words or not"
+	wordsCPU     = "CPU per GB, by two words or not"
+	thinRate     = "TCP, one stream, link of 1 Gbit/s"
+	thinCPU      = "CPU per GB, link of 1 Gbit/s"
+	portalRate   = "TCP, one stream, by portal or not"
+	portalCPU    = "CPU per GB, by portal or not"
 	jumboRate    = "TCP, one stream, MTU 9000"
 	jumboCPU     = "CPU per GB, MTU 9000"
 	crowdRate    = "50 flows"
@@ -103,6 +115,17 @@ var parts = []part{
 		{Name: "UDP relay, x direct", Measure: relayedRate, Subject: udpRelay, Over: direct, Least: 0.6},
 		{Name: "stream relay (TLS), x direct", Measure: relayedRate, Subject: streamPath, Over: direct, Least: 0.4},
 	}},
+	{"rules", "one TCP stream past 1,000 rules", []Goal{
+		{Name: "1,000 rules, x one rule", Measure: ruledRate, Subject: ruled, Over: direct, Least: 0.97},
+	}},
+	{"words", "one TCP stream in a network of two words", []Goal{
+		{Name: "two words, x direct", Measure: wordsRate, Subject: words, Over: direct, Least: 0.95},
+		{Name: "two words, link of 1 Gbit/s, x bare link", Measure: thinRate, Subject: words, Over: bare, Least: 0.79},
+	}},
+	{"portal", "one TCP stream through a portal, out and in", []Goal{
+		{Name: "portal, out, x direct", Measure: portalRate, Subject: portalOut, Over: direct, Least: 0.7},
+		{Name: "portal, in, x direct", Measure: portalRate, Subject: portalIn, Over: direct, Least: 0.7},
+	}},
 	{"jumbo", "one TCP stream over a link of MTU 9000", []Goal{
 		{Name: "MTU 9000, x wireguard-go", Measure: jumboRate, Subject: direct, Over: plain, Least: 1.4},
 	}},
@@ -118,6 +141,9 @@ var parts = []part{
 
 // tunnelled are the parts that one pair of hosts is for.
 var tunnelled = []string{"throughput", "streams", "udp", "rtt", "loaded", "memory", "profile", "relays"}
+
+// used are the parts that another pair of hosts is for: a portal takes the address of one of them away.
+var used = []string{"rules", "words", "portal"}
 
 // Parts are the names that OverlayOptions.Only takes, in order, with a word on each.
 func Parts() (names, about []string) {
@@ -161,6 +187,7 @@ func Overlay(ctx context.Context, o OverlayOptions) (*Report, error) {
 		run    func(context.Context) error
 	}{
 		{slices.ContainsFunc(tunnelled, r.wants), r.tunnels},
+		{slices.ContainsFunc(used, r.wants), r.uses},
 		{r.wants("jumbo"), r.jumbo},
 		{r.wants("peers"), r.crowds},
 		{r.wants("joins"), r.joins},

@@ -24,12 +24,14 @@ import (
 type site struct {
 	*overlayRun
 	a, b            *netns.Host
+	server          *lab.Server
 	nodes           [2]*lab.Node // weft's daemons
-	plain           [2]end       // plain wireguard-go
-	peer            netip.Addr   // b in weft's network
-	pids            []int        // of all that takes part and lasts
-	idle            float64      // CPU seconds per second of a machine whose tunnels carry nothing
-	runs, disturbed int          // runs under load, and those of them beside other work
+	more            map[string]subject
+	plain           [2]end     // plain wireguard-go
+	peer            netip.Addr // b in weft's network
+	pids            []int      // of all that takes part and lasts
+	idle            float64    // CPU seconds per second of a machine whose tunnels carry nothing
+	runs, disturbed int        // runs under load, and those of them beside other work
 }
 
 // An end is one process of a tunnel.
@@ -94,7 +96,7 @@ func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site,
 	if err := s.startWeft(ctx, l, hosts["srv"]); err != nil {
 		return nil, err
 	}
-	if err := s.startIperf(ctx); err != nil {
+	if err := s.startIperf(ctx, s.b, s.a, s.b.Addr()); err != nil {
 		return nil, err
 	}
 	s.pids = append(append(s.pids, softirqThreads()...), s.plain[0].process.PID(), s.plain[1].process.PID(), s.nodes[0].Process.PID(), s.nodes[1].Process.PID())
@@ -157,6 +159,7 @@ func (s *site) startWeft(ctx context.Context, l *netns.Lab, srv *netns.Host) err
 	if err != nil {
 		return err
 	}
+	s.server = server
 	s.pids = append(s.pids, server.Process.PID())
 	token, err := server.Token(ctx, "--reusable")
 	if err != nil {
@@ -199,8 +202,9 @@ func (s *site) bothDirect(ctx context.Context) error {
 	return err
 }
 
-func (s *site) startIperf(ctx context.Context) error {
-	iperf, err := s.b.Start(s.b.Command(ctx, "iperf3", "--server", "--forceflush"))
+// startIperf starts iperf3 at one host, for another to find.
+func (s *site) startIperf(ctx context.Context, at, from *netns.Host, addr netip.Addr) error {
+	iperf, err := at.Start(at.Command(ctx, "iperf3", "--server", "--forceflush"))
 	if err != nil {
 		return fmt.Errorf("iperf3 is needed (apt-get install iperf3): %w", err)
 	}
@@ -211,7 +215,7 @@ func (s *site) startIperf(ctx context.Context) error {
 		if err := iperf.Err(); err != nil {
 			return err
 		}
-		c, err := s.a.DialContext(wait, "tcp", net.JoinHostPort(s.b.Addr().String(), iperfPort))
+		c, err := from.DialContext(wait, "tcp", net.JoinHostPort(addr.String(), iperfPort))
 		if err == nil {
 			c.Close()
 		}
@@ -268,9 +272,16 @@ type subject struct {
 	target netip.Addr
 	method weft.Method // NoMethod: it is not weft's
 	block  string      // nftables match of what a's host drops meanwhile
+
+	from *netns.Host // nil: a
+	node *lab.Node   // whose path has to stay; nil: a's
+	peer string      // as that one calls the other end; "": b's node
 }
 
 func (s *site) subject(name string) subject {
+	if x, ok := s.more[name]; ok {
+		return x
+	}
 	b := s.b.Addr()
 	notPlain := fmt.Sprintf(" udp dport != %d", tunnelPort)
 	switch name {
@@ -279,9 +290,9 @@ func (s *site) subject(name string) subject {
 	case plain:
 		return subject{name: name, target: plainInside[1]}
 	case udpRelay:
-		return subject{name, s.peer, weft.RelayUDP, "ip daddr " + b.String() + notPlain}
+		return subject{name: name, target: s.peer, method: weft.RelayUDP, block: "ip daddr " + b.String() + notPlain}
 	case streamPath:
-		return subject{name, s.peer, weft.RelayStream, "meta l4proto udp" + notPlain}
+		return subject{name: name, target: s.peer, method: weft.RelayStream, block: "meta l4proto udp" + notPlain}
 	}
 	return subject{name: name, target: s.peer, method: weft.Direct}
 }
@@ -302,8 +313,12 @@ func (s *site) still(ctx context.Context, x subject) error {
 	if x.method == weft.NoMethod {
 		return nil
 	}
-	p, err := s.nodes[0].Peer(ctx, "node-b")
-	if err == nil && (p.Method != x.method || p.Method == weft.Direct && !strings.HasPrefix(p.Endpoint, s.b.Addr().String()+":")) {
+	at, peer, endpoint := s.nodes[0], "node-b", s.b.Addr().String()+":"
+	if x.node != nil {
+		at, peer, endpoint = x.node, x.peer, ""
+	}
+	p, err := at.Peer(ctx, peer)
+	if err == nil && (p.Method != x.method || p.Method == weft.Direct && !strings.HasPrefix(p.Endpoint, endpoint)) {
 		err = fmt.Errorf("%s: %w to %s %s: %s", x.name, errMoved, p.Method, p.Endpoint, p.Reason)
 	}
 	return err
