@@ -136,12 +136,13 @@ func TestTheCipherIsFoundInAProfileAndNothingElseIsTakenForIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonce, buf := make([]byte, aead.NonceSize()), make([]byte, 1420, 2000)
+	nonce, buf := make([]byte, aead.NonceSize()), make([]byte, 1420)
+	sealed, opened := make([]byte, 0, 2000), make([]byte, 0, 2000) // a collector's work would be nobody's
 	rand.Read(buf)
 	u := spin(t, func() {
 		for range 100 {
-			sealed := aead.Seal(buf[:0:0], nonce, buf, nil)
-			if opened, err := aead.Open(sealed[:0], nonce, sealed, nil); err != nil || len(opened) != len(buf) {
+			sealed = aead.Seal(sealed[:0], nonce, buf, nil)
+			if opened, err = aead.Open(opened[:0], nonce, sealed, nil); err != nil || len(opened) != len(buf) {
 				t.Fatal(err)
 			}
 		}
