@@ -45,7 +45,8 @@ func (q *TUNQueue) once(buf []byte) (int, syscall.Errno) {
 	}
 }
 
-// Await waits until there may be a packet, until it is woken, or so long at most; if that is negative, without an end.
+// Await waits until there may be a packet, until it is woken, or so long at most; if that is negative, without an end. A signal to the thread ends
+// it, too.
 func (q *TUNQueue) Await(most time.Duration) error {
 	q.gate.mu.RLock()
 	defer q.gate.mu.RUnlock()
