@@ -14,40 +14,22 @@ const (
 
 // cubic is CUBIC (RFC 9438), in bytes but for the curve, which is in segments.
 type cubic struct {
-	window, threshold float64
-	most              float64 // W_max
-	begin             time.Duration
-	k                 float64 // seconds
-	reno              float64 // W_est
-	rtt               time.Duration
-	recovery          recovery
-	used              bool
+	lossBased
+	most  float64 // W_max
+	begin time.Duration
+	k     float64 // seconds
+	reno  float64 // W_est
 }
 
 // NewCubic returns CUBIC (RFC 9438), as congestion control.
-func NewCubic() Control {
-	c := &cubic{}
-	c.Restart(0, 0)
-	return c
-}
+func NewCubic() Control { return &cubic{lossBased: restarted(0)} }
 
 func (c *cubic) Name() string { return "cubic" }
 
-func (c *cubic) Restart(now, rtt time.Duration) {
-	*c = cubic{window: initialWindow, threshold: math.MaxFloat64, rtt: firstRTT}
-	if rtt > 0 {
-		c.rtt = rtt
-	}
-}
-
-func (c *cubic) Sent(now time.Duration, size, inFlight int) {
-	c.used = c.used || float64(inFlight) > c.window/2
-}
+func (c *cubic) Restart(now, rtt time.Duration) { *c = cubic{lossBased: restarted(rtt)} }
 
 func (c *cubic) Sample(now time.Duration, s Sample) {
-	if s.RTT > 0 {
-		c.rtt += (s.RTT - c.rtt) / 8
-	}
+	c.smooth(s.RTT)
 	if c.recovery.begins(now, s) {
 		c.reduce()
 		return
@@ -100,9 +82,3 @@ func (c *cubic) avoid(now time.Duration, s Sample) {
 	target := min(max(at(t+c.rtt.Seconds()), c.window), 1.5*c.window)
 	c.window = min(c.window+(target-c.window)*float64(s.Bytes)/c.window, mostWindow)
 }
-
-func (c *cubic) Rate() float64 { return pace(c.window, c.window < c.threshold, c.rtt) }
-
-func (c *cubic) Window() int { return int(c.window) }
-
-func (c *cubic) Capacity() float64 { return c.window / max(c.rtt.Seconds(), 1e-4) }
