@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-
-	"weft/lab"
-	"weft/lab/netns"
 )
 
 // fastName is the case of one link without a limit, which the processors are busy with: nothing runs beside it.
@@ -74,41 +71,11 @@ func (r *bondRun) fast(ctx context.Context) (err error) {
 }
 
 // newFastWorld is two hosts on one network without any limit.
-func (r *bondRun) newFastWorld(ctx context.Context) (w *bondWorld, err error) {
-	w = &bondWorld{}
-	if w.net, err = netns.New(ctx, "wbond"); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.net.Close())
-		}
-	}()
-	w.fleet = lab.Fleet{Binary: r.Binary, Dir: w.net.Dir()}
-	srv, err := w.net.AddHost("srv")
-	if err != nil {
-		return nil, err
-	}
-	if w.a, err = w.net.AddHost("a"); err != nil {
-		return nil, err
-	}
-	if w.b, err = w.net.AddHost("b"); err != nil {
-		return nil, err
-	}
-	for _, h := range []*netns.Host{w.a, w.b} {
-		if err := h.Do(func() error { return setSysctls(bondSysctls) }); err != nil {
-			return nil, err
-		}
-		if err := setCongestion(h, r.congestion); err != nil {
-			return nil, err
-		}
-	}
-	server, err := w.fleet.StartServer(ctx, srv)
-	if err != nil {
-		return nil, err
-	}
-	w.token, err = server.Token(ctx, "--reusable")
-	return w, err
+func (r *bondRun) newFastWorld(ctx context.Context) (*bondWorld, error) {
+	return r.layOut(ctx, 0, func(w *bondWorld) (err error) {
+		w.a, err = w.net.AddHost("a")
+		return err
+	})
 }
 
 // standardLength is how long an IPv4 packet of WireGuard is that carries one of n bytes: headers of IPv4 and UDP, type,

@@ -84,8 +84,17 @@ var bondSysctls = map[string]string{
 	"net/mptcp/enabled":               "1",
 }
 
-// newBondWorld lays out a world. It is gone with its lab.
-func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err error) {
+// newWorld is an internet with both hosts on it. Further links are added when they are needed: each costs the lab's wires time, used or not.
+func (r *bondRun) newWorld(ctx context.Context, number int) (*bondWorld, error) {
+	w, err := r.layOut(ctx, number, func(w *bondWorld) error { return w.addLeg(ctx) })
+	if err == nil {
+		w.noMPTCP = w.allowMPTCP(ctx)
+	}
+	return w, err
+}
+
+// layOut makes a world of a server, b, and a, which addA adds. It is gone with its lab.
+func (r *bondRun) layOut(ctx context.Context, number int, addA func(*bondWorld) error) (w *bondWorld, err error) {
 	var opts []netns.Option
 	if r.Logs != "" {
 		opts = append(opts, netns.KeepLogs(r.Logs))
@@ -107,8 +116,7 @@ func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err e
 	if w.b, err = w.net.AddHost("b"); err != nil {
 		return nil, err
 	}
-	// Further links are added when they are needed: each costs the lab's wires time, used or not.
-	if err := w.addLeg(ctx); err != nil {
+	if err := addA(w); err != nil {
 		return nil, err
 	}
 	for _, h := range []*netns.Host{w.a, w.b} {
@@ -119,7 +127,6 @@ func (r *bondRun) newWorld(ctx context.Context, number int) (w *bondWorld, err e
 			return nil, err
 		}
 	}
-	w.noMPTCP = w.allowMPTCP(ctx)
 	server, err := w.fleet.StartServer(ctx, srv)
 	if err != nil {
 		return nil, err
