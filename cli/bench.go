@@ -21,14 +21,30 @@ func (a *app) benchCommand() *cobra.Command {
 	return c
 }
 
+// benchList says what a benchmark measures, a line each.
+func benchList(names, about []string) string {
+	width := len(slices.MaxFunc(names, func(a, b string) int { return len(a) - len(b) }))
+	var b strings.Builder
+	for i, name := range names {
+		fmt.Fprintf(&b, "\n  %-*s  %s", width, name, about[i])
+	}
+	return b.String()
+}
+
+// checkOnly checks what is to be measured against what there is.
+func checkOnly(only, names []string) error {
+	for _, name := range only {
+		if !slices.Contains(names, name) {
+			return usagef("--only: there is nothing called %q to measure: there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
 func (a *app) benchOverlayCommand() *cobra.Command {
 	o := bench.OverlayOptions{}
 	var dir string
 	names, about := bench.Parts()
-	var list strings.Builder
-	for i, name := range names {
-		fmt.Fprintf(&list, "\n  %-10s  %s", name, about[i])
-	}
 	c := &cobra.Command{
 		Use:   "overlay",
 		Short: "weft direct, by UDP relay and by stream, beside plain wireguard-go and the bare link",
@@ -37,7 +53,7 @@ how long fresh nodes behind NATs take to talk and to talk directly. Raw figures 
 Exit code 1 when a goal is not reached.
 
 What is measured, and what --only takes:
-` + list.String(),
+` + benchList(names, about),
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
@@ -48,10 +64,8 @@ What is measured, and what --only takes:
 			if o.Rounds < 1 || o.Joins < 0 || o.Echoes < 1 || o.Tries < 1 || o.Length < shortest {
 				return usagef("--rounds, --echoes and --tries must be at least 1, --length at least %v, --joins at least 0", shortest)
 			}
-			for _, name := range o.Only {
-				if !slices.Contains(names, name) {
-					return usagef("--only: there is nothing called %q to measure: there are %s", name, strings.Join(names, ", "))
-				}
+			if err := checkOnly(o.Only, names); err != nil {
+				return err
 			}
 			o.Out, o.Version = a.err, weft.Version
 			r, err := bench.Overlay(c.Context(), o)

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,10 +16,6 @@ func (a *app) benchBondCommand() *cobra.Command {
 	o := bench.BondOptions{}
 	var dir string
 	names, about := bench.BondCases()
-	var list strings.Builder
-	for i, name := range names {
-		fmt.Fprintf(&list, "\n  %-14s  %s", name, about[i])
-	}
 	c := &cobra.Command{
 		Use:   "bond",
 		Short: "Several links as one, beside each link alone and the kernel's MPTCP",
@@ -30,7 +25,7 @@ MPTCP over the same links. Raw figures are kept as JSON, and as one HTML page wi
 Exit code 1 when a goal is not reached.
 
 What is measured, and what --only takes (rates in Mbit/s, round-trip times):
-` + list.String(),
+` + benchList(names, about),
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
@@ -44,10 +39,8 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 			if o.Full && !c.Flags().Changed("runs") {
 				o.Rounds = 5
 			}
-			for _, name := range o.Only {
-				if !slices.Contains(names, name) {
-					return usagef("--only: there is nothing called %q to measure: there are %s", name, strings.Join(names, ", "))
-				}
+			if err := checkOnly(o.Only, names); err != nil {
+				return err
 			}
 			o.Out, o.Version = a.err, weft.Version
 			r, err := bench.Bond(c.Context(), o)
