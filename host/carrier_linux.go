@@ -2,9 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
@@ -19,36 +16,21 @@ const carriersQueued = 256
 // anew; notices may be lost when many come at once, and [WatchLinks] tells of them all the same. The channel is closed when
 // ctx ends, or when the kernel's notices cannot be read any more (which is logged).
 func WatchCarriers(ctx context.Context) (<-chan Carrier, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
-	if err != nil {
-		return nil, fmt.Errorf("watch network interfaces: %w", err)
-	}
 	out := make(chan Carrier, carriersQueued)
-	go func() {
-		defer close(out)
-		defer s.Close()
-		defer context.AfterFunc(ctx, s.Close)()
-		for {
-			msgs, _, err := s.Receive()
-			switch {
-			case ctx.Err() != nil:
-				return
-			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
-				continue
-			case err != nil:
-				slog.Error("interfaces that go down will be noticed late", "err", err)
-				return
-			}
-			for _, m := range msgs {
-				if c, ok := carrierOf(m); ok {
-					select {
-					case out <- c:
-					default:
-					}
+	take := func(msgs []syscall.NetlinkMessage) {
+		for _, m := range msgs {
+			if c, ok := carrierOf(m); ok {
+				select {
+				case out <- c:
+				default:
 				}
 			}
 		}
-	}()
+	}
+	err := notices(ctx, "interfaces that go down will be noticed late", take, func() { close(out) }, unix.RTNLGRP_LINK)
+	if err != nil {
+		return nil, err
+	}
 	return out, nil
 }
 

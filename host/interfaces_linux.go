@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -150,37 +149,19 @@ func leavesBy(r netlink.Route) (index int, up bool) {
 // at least one notice. The channel is closed when ctx ends, or when the kernel's
 // notices cannot be read any more (which is logged).
 func WatchLinks(ctx context.Context) (<-chan struct{}, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
+	changed := make(chan struct{}, 1)
+	take := func(msgs []syscall.NetlinkMessage) {
+		if msgs == nil || slices.ContainsFunc(msgs, isChange) { // which were dropped does not matter
+			notify(changed)
+		}
+	}
+	err := notices(ctx, "changes of network interfaces will not be noticed any more", take, func() { close(changed) },
 		unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("watch network interfaces: %w", err)
+		return nil, err
 	}
-	changed := make(chan struct{}, 1)
-	go func() {
-		defer close(changed)
-		defer s.Close()
-		defer context.AfterFunc(ctx, s.Close)()
-		for {
-			msgs, _, err := s.Receive()
-			switch {
-			case ctx.Err() != nil:
-				return
-			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
-				continue
-			case errors.Is(err, unix.ENOBUFS):
-				// The kernel dropped notices. Which does not matter, that
-				// there were some does.
-			case err != nil:
-				slog.Error("changes of network interfaces will not be noticed any more", "err", err)
-				return
-			case !slices.ContainsFunc(msgs, isChange):
-				continue
-			}
-			notify(changed)
-		}
-	}()
 	return coalesced(ctx, changed), nil
 }
 
