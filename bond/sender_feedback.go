@@ -107,18 +107,26 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.news.queue = l.est.owd.waited
 }
 
-// copied finds by which path a message came that came by another before, and is off the books: the one that is named, or the only one that
-// it went by and the receiver does not know.
+// copied finds by which path a message came that came by another before, and is off the books: the one that is named, or the only one that the
+// receiver does not know and by which a copy of it is on its way. What was sent again is no copy: a path without a name
+// learns nothing from that, and a living one nothing from what counts as arrived.
 func (s *Sender) copied(seq uint64, f *wire.Feedback, p *wire.FeedbackPath) (l *lane, i uint32) {
 	for _, o := range s.lanes {
 		if p.ID != 0 && o.ID != PathID(p.ID) || p.ID == 0 && named(f, o.ID) {
 			continue
 		}
-		if at, ok := o.find(seq); ok && l != nil {
-			return nil, 0
-		} else if ok {
-			l, i = o, at
+		at, ok := o.find(seq)
+		if !ok {
+			continue
 		}
+		living := o.health.state != Silent && o.health.doubted == 0
+		if state := o.flights.at(at).state; p.ID == 0 && state != elsewhere || living && state == arrived {
+			continue
+		}
+		if l != nil {
+			return nil, 0
+		}
+		l, i = o, at
 	}
 	return l, i
 }
