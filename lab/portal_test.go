@@ -304,7 +304,7 @@ func (p *portalWorld) silent(from *netns.Host, to netip.Addr) {
 
 func TestADownloadThroughAPortalGoesOnWhenAnUplinkFails(t *testing.T) {
 	p := newPortalWorld(t)
-	p.open(nil, []string{"--dhcp"})
+	p.open(nil, nil)
 	p.address()
 	p.worksBy(p.local, p.remote.Name, "eth0")
 	p.worksBy(p.local, p.remote.Name, "eth1")
