@@ -62,11 +62,10 @@ const (
 	jumboWeftMTU  = jumboMTU - 96
 )
 
-// site lays out the hosts and starts what is measured. It is gone with the lab.
-func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site, error) {
-	s := &site{overlayRun: r}
-	hosts := map[string]*netns.Host{}
-	for _, name := range []string{"srv", "a", "b"} {
+// hosts adds hosts with the congestion control of the run.
+func (r *overlayRun) hosts(l *netns.Lab, names ...string) ([]*netns.Host, error) {
+	var hosts []*netns.Host
+	for _, name := range names {
 		h, err := l.AddHost(name)
 		if err != nil {
 			return nil, err
@@ -74,9 +73,19 @@ func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site,
 		if err := setCongestion(h, r.Congestion); err != nil {
 			return nil, err
 		}
-		hosts[name] = h
+		hosts = append(hosts, h)
 	}
-	s.a, s.b = hosts["a"], hosts["b"]
+	return hosts, nil
+}
+
+// site lays out the hosts and starts what is measured. It is gone with the lab.
+func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site, error) {
+	s := &site{overlayRun: r}
+	hosts, err := r.hosts(l, "srv", "a", "b")
+	if err != nil {
+		return nil, err
+	}
+	s.a, s.b = hosts[1], hosts[2]
 	plainMTU := PlainMTU
 	if jumbo {
 		plainMTU = jumboPlainMTU
@@ -93,7 +102,7 @@ func (r *overlayRun) site(ctx context.Context, l *netns.Lab, jumbo bool) (*site,
 			return nil, err
 		}
 	}
-	if err := s.startWeft(ctx, l, hosts["srv"]); err != nil {
+	if err := s.startWeft(ctx, l, hosts[0]); err != nil {
 		return nil, err
 	}
 	if err := s.startIperf(ctx, s.b, s.a, s.b.Addr()); err != nil {

@@ -90,16 +90,9 @@ func (s *site) rules(ctx context.Context, l *netns.Lab) error {
 
 // words has two more hosts meet by two words.
 func (s *site) words(ctx context.Context, l *netns.Lab) error {
-	var hosts [3]*netns.Host
-	for i, name := range []string{"meet", "word-a", "word-b"} {
-		h, err := l.AddHost(name)
-		if err == nil {
-			err = setCongestion(h, s.Congestion)
-		}
-		if err != nil {
-			return err
-		}
-		hosts[i] = h
+	hosts, err := s.hosts(l, "meet", "word-a", "word-b")
+	if err != nil {
+		return err
 	}
 	fleet := lab.Fleet{Binary: s.Binary, Dir: l.Dir()}
 	meet, err := hosts[0].Start(hosts[0].Command(ctx, s.Binary, "server", "--rendezvous-only", "--data", filepath.Join(l.Dir(), "meet")))
@@ -136,53 +129,38 @@ func (s *site) words(ctx context.Context, l *netns.Lab) error {
 		return err
 	}
 	for _, h := range []*netns.Host{s.a, hosts[1]} {
-		if out, err := h.Run(ctx, "tc", append([]string{"qdisc", "replace", "dev", "eth0", "root", "tbf"}, thin...)...); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+		if _, err := h.Run(ctx, "tc", append([]string{"qdisc", "replace", "dev", "eth0", "root", "tbf"}, thin...)...); err != nil {
+			return err
 		}
 	}
 	err = s.rounds(ctx, s.Rounds, []string{bare, words}, s.measured(thinRate, thinCPU))
 	for _, h := range []*netns.Host{s.a, hosts[1]} {
-		if out, e := h.Run(ctx, "tc", "qdisc", "del", "dev", "eth0", "root"); e != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %s", e, out))
-		}
+		_, failed := h.Run(ctx, "tc", "qdisc", "del", "dev", "eth0", "root")
+		err = errors.Join(err, failed)
 	}
 	return err
 }
 
 // portal gives b's address to a client behind a. A stranger is who the client talks to.
 func (s *site) portal(ctx context.Context, l *netns.Lab) error {
-	var hosts [2]*netns.Host
-	for i, name := range []string{"client", "stranger"} {
-		h, err := l.AddHost(name)
-		if err == nil {
-			err = setCongestion(h, s.Congestion)
-		}
-		if err != nil {
-			return err
-		}
-		hosts[i] = h
+	hosts, err := s.hosts(l, "client", "stranger")
+	if err != nil {
+		return err
 	}
 	client, stranger := hosts[0], hosts[1]
 	if _, err := s.nodes[1].Portal(ctx, node.PortalRequest{Role: node.PortalRemote, Peer: "node-a"}); err != nil {
 		return err
 	}
-	run := func(h *netns.Host, args ...string) error {
-		if out, err := h.Run(ctx, "ip", args...); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return nil
-	}
 	if err := errors.Join(
-		run(s.a, "link", "add", "lan0", "type", "veth", "peer", "name", "lan0", "netns", client.Namespace()),
-		run(s.a, "link", "set", "lan0", "up"), run(client, "link", "set", "eth0", "down"), run(client, "link", "set", "lan0", "up")); err != nil {
+		ipBatch(ctx, s.a, "link add lan0 type veth peer name lan0 netns "+client.Namespace(), "link set lan0 up"),
+		ipBatch(ctx, client, "link set eth0 down", "link set lan0 up")); err != nil {
 		return err
 	}
 	st, err := s.nodes[0].Portal(ctx, node.PortalRequest{Role: node.PortalLocal, Peer: "node-b", Interface: "lan0"})
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(run(client, "addr", "add", st.Addrs[0].String(), "dev", "lan0"),
-		run(client, "route", "add", "default", "via", st.Gateways[0].String(), "dev", "lan0")); err != nil {
+	if err := ipBatch(ctx, client, "addr add "+st.Addrs[0].String()+" dev lan0", "route add default via "+st.Gateways[0].String()+" dev lan0"); err != nil {
 		return err
 	}
 	if err := s.startIperf(ctx, client, stranger, s.b.Addr()); err != nil {
