@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"weft/lab/netns"
 	"weft/lab/router"
 	"weft/lab/scenario"
 )
@@ -135,20 +136,30 @@ func (f *flow) runTCP(w *world, at netip.AddrPort) {
 	defer timer.Stop()
 	var mouth net.Conn
 	for n := 0; f.next(w, timer, n); n++ {
-		for mouth == nil && w.ctx.Err() == nil {
-			if mouth, err = w.dial(from, netip.AddrPortFrom(w.address(to.Name, false), at.Port())); err == nil {
-				defer context.AfterFunc(w.ctx, func() { mouth.Close() })()
-				defer mouth.Close()
-			} else {
-				mouth = nil
+		if mouth == nil {
+			mouth = f.connect(w, from, at.Port())
+			if mouth == nil {
+				return
 			}
+			defer context.AfterFunc(w.ctx, func() { mouth.Close() })()
+			defer mouth.Close()
 		}
 		binary.BigEndian.PutUint64(packet, uint64(n))
-		if mouth != nil {
-			mouth.Write(packet) // one that is broken takes nothing any more
-		}
+		mouth.Write(packet) // one that is broken takes nothing any more
 	}
 	<-w.ctx.Done()
+}
+
+// connect tries until it can, or the run is over: then it is nil.
+func (f *flow) connect(w *world, from *machine, port uint16) (c net.Conn) {
+	err := netns.WaitFor(w.ctx, "a connection from "+f.From+" to "+f.To, func() (err error) {
+		c, err = w.dial(from, netip.AddrPortFrom(w.address(f.To, false), port))
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return c
 }
 
 func (f *flow) hear(w *world, ear *net.UDPConn) {
