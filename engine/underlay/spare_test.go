@@ -237,3 +237,30 @@ func TestSparesComeGoAndCarryWhilePacketsFlow(t *testing.T) {
 		}
 	}
 }
+
+func TestADestinationIsAskedForWhileItsSocketBeginsToCarry(t *testing.T) {
+	s, _ := open(t, Config{})
+	other, to := listener(t, "127.0.0.1")
+	link, addr := spareOf(t, s)
+	x := s.find(link).sockets()[0]
+	x.growing.Lock() // as who makes it larger holds it
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Carry(link) })
+	for !x.carries.Load() {
+		runtime.Gosched()
+	}
+	asked := make(chan struct{})
+	wg.Go(func() {
+		close(asked)
+		batch(t, s, link, to, []byte("a"), []byte("b"))
+	})
+	<-asked
+	time.Sleep(10 * time.Millisecond) // it is in the middle of it, or was through too early
+	x.growing.Unlock()
+	wg.Wait()
+	for _, want := range []string{"a", "b"} {
+		if at := hears(t, other, want); at.Port() != addr.Port() {
+			t.Errorf("it came from %v, not %v", at, addr)
+		}
+	}
+}

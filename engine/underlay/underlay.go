@@ -290,7 +290,7 @@ func (s *Sockets) Dest(id weft.LinkID, to netip.AddrPort) (*host.UDPDest, error)
 	if err != nil {
 		return nil, err
 	}
-	if x.link.spare && !x.carries.Load() {
+	if x.batch.Load() == nil { // or another is about to enlarge it: that is waited for
 		if err := s.carry(x); err != nil {
 			return nil, err
 		}
