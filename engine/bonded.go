@@ -215,9 +215,9 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	b.on.Store(!b.gone)
 	for i := range f.NPaths {
 		if w := b.way(bond.PathID(f.Paths[i].ID)); w != nil {
-			w.named = true
-			if n := f.Paths[i].Packets; n != w.reported {
-				w.reported = n
+			w.named.Store(true)
+			if n := f.Paths[i].Packets; n != w.reported.Load() {
+				w.reported.Store(n)
 				w.heard.Store(int64(now))
 			}
 		}

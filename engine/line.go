@@ -141,14 +141,14 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
 	for _, w := range b.ways[:b.live] {
 		// A frame by a way that takes long is a gap for data that does not: so others than the best say their number only where it is needed.
-		needed := !w.named && w.carried
+		needed := !w.named.Load() && w.carried.Load()
 		if w.path() != best && !needed {
 			continue
 		}
 		if needed {
 			soon = offerNamed
 		}
-		w.carried = false
+		w.carried.Store(false)
 		o.put(b, s, w, now, wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())}), true)
 	}
 	o.paced.flush()
@@ -179,7 +179,7 @@ func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []
 		b.send.SentControl(now, w.path(), s.Remote, counter, message)
 	default:
 		b.send.Sent(now, w.path(), s.Remote, counter, message)
-		w.carried = true
+		w.carried.Store(true)
 	}
 	w.txPackets.Add(1)
 	w.txBytes.Add(uint64(len(message)))
@@ -327,7 +327,7 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 	if id, ok := b.send.Second(now, w.path(), len(message)); ok {
 		if second := b.way(id); second != nil {
 			b.send.SentCopy(now, id, s.Remote, counter, len(message))
-			second.carried = true
+			second.carried.Store(true)
 			o.carry(second, b.peer.id, message, (*burst).copy)
 		}
 	}

@@ -58,10 +58,11 @@ type way struct {
 
 	number atomic.Uint32 // of the path that it is to bonds; 0: it has none yet
 
-	// Guarded by bonded.mu: the peer has shown that it knows the number; data went by it that the peer could not yet name.
-	named, carried bool
-	reported       uint32       // packets that came by it, as the peer has counted them
-	heard          atomic.Int64 // when the peer said that there were more, in nanoseconds after Engine.began; 0: never
+	// One bond follows another, and for a moment both are at work.
+	named    atomic.Bool   // the peer has shown that it knows the number
+	carried  atomic.Bool   // data went by it that the peer could not yet name
+	reported atomic.Uint32 // packets that came by it, as the peer has counted them
+	heard    atomic.Int64  // when the peer said that there were more, in nanoseconds after Engine.began; 0: never
 
 	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }
