@@ -40,7 +40,12 @@ func newDetour(t testing.TB, to netip.AddrPort, delay time.Duration) *detour {
 		d.pump(d.c, d.out, func(from netip.AddrPort) netip.AddrPort { d.from.Store(&from); return d.to })
 	})
 	d.ended.Go(func() {
-		d.pump(d.out, d.c, func(netip.AddrPort) netip.AddrPort { return *d.from.Load() })
+		d.pump(d.out, d.c, func(netip.AddrPort) (to netip.AddrPort) {
+			if from := d.from.Load(); from != nil {
+				to = *from
+			}
+			return to // or to nobody, before the sender was heard
+		})
 	})
 	t.Cleanup(func() { d.c.Close(); d.out.Close(); d.ended.Wait() })
 	return d

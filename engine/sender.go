@@ -164,8 +164,10 @@ func (o *sender) answer(now int64) {
 	if now-o.lately.Load() < int64(lull) || !o.turn.CompareAndSwap(nobodys, openers) {
 		return
 	}
+	o.burst.writer.Patient = false // an opener waits for no socket: it would keep others from its own, and the sender turns in circles meanwhile
 	err := o.fill(false)
 	o.send()
+	o.burst.writer.Patient = true
 	more := err != nil || o.queue.Len() > 0 || len(o.lines) > 0
 	o.turn.Store(nobodys)
 	if more {
