@@ -113,6 +113,9 @@ type Credentials struct {
 	PID int32
 }
 
+// ResolverFile is what Resolver.Mode says where /etc/resolv.conf itself is ours.
+const ResolverFile = "resolv.conf"
+
 // ResolverConfig says which questions should come to which server.
 type ResolverConfig struct {
 	// Interface is the overlay link that the server's address is on.

@@ -93,26 +93,38 @@ func searchList(lines []resolvLine) (list []string, set bool) {
 // us. Ours end the search list, so that a short name means what it meant.
 func (t takeover) render(former []byte) []byte {
 	lines := resolvLines(former)
+	search, set := searchList(lines)
+	if !set && t.hostDomain != "" {
+		search = []string{t.hostDomain}
+	}
+	search = slices.Clone(search)
+	before := len(search)
+	for _, d := range t.search {
+		if !isReverse(d) && !slices.Contains(search, d) {
+			search = append(search, d)
+		}
+	}
+	own, others := layer{t.iface, t.server, search[before:]}, layers(former)
+	for i, l := range others {
+		if l.iface == t.iface { // it is ours already
+			own.search = append(l.search, own.search...)
+			others = slices.Delete(others, i, i+1)
+			break
+		}
+	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s%s: this file sends questions to weft, which puts the former one back when it stops\n",
 		resolvHeader, t.iface)
 	if t.keptAs != "" {
 		fmt.Fprintf(&b, "%sthe former file is %s\n", resolvHeader, t.keptAs)
 	}
+	for _, l := range append([]layer{own}, others...) {
+		fmt.Fprintln(&b, l)
+	}
 	fmt.Fprintf(&b, "nameserver %s\n", t.server)
 	for i, a := range nameservers(former, t.server) {
-		if i+1 < maxNameservers {
+		if i+1 < maxNameservers+len(others) { // what is pushed out is needed when they leave
 			fmt.Fprintf(&b, "nameserver %s\n", a)
-		}
-	}
-	search, set := searchList(lines)
-	if !set && t.hostDomain != "" {
-		search = []string{t.hostDomain}
-	}
-	search = slices.Clone(search)
-	for _, d := range t.search {
-		if !isReverse(d) && !slices.Contains(search, d) {
-			search = append(search, d)
 		}
 	}
 	if len(search) > 0 {
@@ -147,8 +159,9 @@ func (t takeover) strip(edited, former []byte) []byte {
 			fmt.Fprintf(&b, "nameserver %s\n", a)
 		}
 	}
+	iface, _ := writtenFor(edited)
 	for _, l := range resolvLines(edited) {
-		if strings.HasPrefix(l.text, resolvHeader) {
+		if x, ok := layerOf(l.text); ok && x.iface == t.iface || !ok && iface == t.iface && strings.HasPrefix(l.text, resolvHeader) {
 			continue
 		}
 		if a, ok := l.nameserver(); ok && a == t.server {
@@ -176,12 +189,48 @@ func writtenFor(text []byte) (iface string, ok bool) {
 		return "", false
 	}
 	name, _, ok := bytes.Cut(rest, []byte(":"))
-	return string(name), ok && !bytes.ContainsAny(name, " \n")
+	return string(name), ok && !bytes.ContainsAny(name, " /\n") // it becomes part of a file's name
 }
 
-// names reports whether a resolv.conf sends questions to our server.
+// A layer is an overlay that is in a resolv.conf: the one that wrote it, or one that had written the former file. It is a line
+// of comment, by which the lines that are its can be told even when its record is not to be had.
+type layer struct {
+	iface  string
+	server netip.Addr
+	search []string
+}
+
+func (l layer) String() string {
+	return strings.Join(append([]string{resolvHeader + l.iface, "is", "at", l.server.String(), "and", "searches"}, l.search...), " ")
+}
+
+// layerOf reads a line of comment.
+func layerOf(line string) (layer, bool) {
+	rest, ours := strings.CutPrefix(line, resolvHeader)
+	f := strings.Fields(rest)
+	if !ours || len(f) < 6 || !slices.Equal([]string{f[1], f[2], f[4], f[5]}, []string{"is", "at", "and", "searches"}) {
+		return layer{}, false
+	}
+	server, err := netip.ParseAddr(f[3])
+	return layer{f[0], server, f[6:]}, err == nil && !strings.Contains(f[0], "/")
+}
+
+// layers are the overlays that are in a resolv.conf, the last first.
+func layers(text []byte) (out []layer) {
+	for _, line := range resolvLines(text) {
+		if l, ok := layerOf(line.text); ok {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// names reports whether a resolv.conf sends questions to our server, or to another overlay's that knows us.
 func (t takeover) names(text []byte) bool {
 	for _, l := range resolvLines(text) {
+		if x, ok := layerOf(l.text); ok && x.iface == t.iface && x.server == t.server {
+			return true
+		}
 		if a, ok := l.nameserver(); ok && a == t.server {
 			return true
 		}

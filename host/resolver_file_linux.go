@@ -168,7 +168,7 @@ func (e *resolverEnv) wireFile(s, prior *savedResolver, record func() error) err
 		return err
 	}
 	if !f.InPlace {
-		f.Backup = path + ".before-" + s.Interface
+		f.Backup = backupOf(path, s.Interface)
 	}
 	orphan, err := e.adoptOrphan(f, t)
 	if err != nil {
@@ -220,35 +220,27 @@ func (e *resolverEnv) ofAnother(text []byte, t takeover) bool {
 	return err == nil && up
 }
 
-// adoptOrphan deals with a file that an earlier weft wrote whose record is lost: the
-// former file is its backup if there is one, else what is left without our lines.
-// The file of another overlay that is up on this machine is none: that one is a
-// former file like any. It reports whether the backup is in place already.
+// adoptOrphan finds what is beneath a file of which weft wrote some: of overlays that are gone, or of this one, whose record is lost. That
+// of another one that is up is a former file like any. It reports whether the backup is in place already.
 func (e *resolverEnv) adoptOrphan(f *savedFile, t takeover) (backedUp bool, err error) {
-	iface, ok := writtenFor(f.Content)
-	if !ok || f.Kind == kindLink && !f.InPlace {
+	remains, err := e.remaining(f.Content, t.iface)
+	if err != nil {
+		return false, err
+	}
+	found, backups, err := beneath(f.confFile, f.Path, f.InPlace, remains)
+	if err != nil {
+		return false, err
+	}
+	f.confFile = found
+	if len(backups) == 0 {
 		return false, nil
 	}
-	if iface != t.iface {
-		if _, up, err := e.linkIndex(iface); err != nil || up {
+	if last := backups[len(backups)-1]; last != f.Backup {
+		if err := os.Rename(last, f.Backup); err != nil {
 			return false, err
 		}
 	}
-	if f.Backup != "" {
-		former, err := inspect(f.Backup)
-		if err != nil {
-			return false, err
-		}
-		if former.Kind != kindNone {
-			f.confFile = *former
-			return true, nil
-		}
-	}
-	if ns := nameservers(f.Content); len(ns) > 0 {
-		t.server = ns[0]
-	}
-	f.Content = t.strip(f.Content, nil)
-	return false, nil
+	return true, removeAll(slices.DeleteFunc(backups, func(p string) bool { return p == f.Backup })...)
 }
 
 // unwireFile puts /etc/resolv.conf back. A file that somebody rewrote stays; from one
@@ -259,15 +251,20 @@ func (e *resolverEnv) unwireFile(s *savedResolver) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case f.InPlace && !f.canBeEdited(now):
+	if f.InPlace && !f.canBeEdited(now) {
 		return errOtherFile
-	case f.isOurs(now):
-		if err := f.restore(); err != nil {
+	}
+	former, backups, err := e.former(f, s.Interface, now.Content)
+	if err != nil {
+		return err
+	}
+	switch ours := f.isNearlyOurs(now); {
+	case ours:
+		if err := former.restore(); err != nil {
 			return err
 		}
 	case f.canBeEdited(now) && t.names(now.Content):
-		text := t.strip(now.Content, f.Content)
+		text := t.strip(now.Content, former.Content)
 		if f.InPlace {
 			err = f.writeInPlace(text, now.Content)
 		} else {
@@ -276,13 +273,11 @@ func (e *resolverEnv) unwireFile(s *savedResolver) error {
 		if err != nil {
 			return err
 		}
-	}
-	if f.Backup != "" {
-		if err := os.Remove(f.Backup); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if e.ofAnother(now.Content, t) {
+			return f.leaveBeneath(s.Interface, now.Content)
 		}
 	}
-	return nil
+	return removeAll(backups...)
 }
 
 // restore puts back what was there.
@@ -387,10 +382,8 @@ func (f *savedFile) upstreams(e *resolverEnv, ours netip.Addr) []netip.Addr {
 		}
 	}
 	without := []netip.Addr{ours}
-	if _, another := writtenFor(text); another {
-		// That of another overlay, first in its file, is asked for its own names alone, and is nobody once that is down.
-		first := nameservers(text)
-		without = append(without, first[:min(1, len(first))]...)
+	for _, l := range layers(text) { // another overlay's is asked for its own names alone, and is nobody once that is down
+		without = append(without, l.server)
 	}
 	list := nameservers(text, without...)
 	if onlyStub(list) {

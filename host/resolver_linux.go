@@ -41,7 +41,7 @@ type resolverMode string
 const (
 	modeResolved   resolverMode = "systemd-resolved"
 	modeResolvconf resolverMode = "resolvconf"
-	modeFile       resolverMode = "resolv.conf"
+	modeFile       resolverMode = ResolverFile
 )
 
 // resolverEnv is where the resolver's surroundings are. Tests build their own.
@@ -149,6 +149,11 @@ func (r *Resolver) Refresh(ctx context.Context) error {
 	if r.closed {
 		return errors.New("wire the resolver: it was taken out for good")
 	}
+	unlock, err := r.env.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	prior, err := loadResolver(r.cfg.StateDir)
 	if err != nil {
 		return err
@@ -334,7 +339,7 @@ func (r *Resolver) Close() error {
 	if r.saved == nil {
 		return nil
 	}
-	if err := repairResolver(r.env, r.cfg.StateDir); err != nil {
+	if err := repairLocked(r.env, r.cfg.StateDir); err != nil {
 		return err
 	}
 	r.saved = nil
@@ -345,7 +350,21 @@ func (r *Resolver) Close() error {
 // state directory and was killed. Without one it does nothing. What somebody
 // else changed meanwhile stays as it is.
 func RepairResolver(stateDir string) error {
-	return repairResolver(systemEnv(), stateDir)
+	return repairLocked(systemEnv(), stateDir)
+}
+
+func repairLocked(env *resolverEnv, stateDir string) error {
+	if left, err := ResolverLeft(stateDir); err != nil || !left {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolverTimeout)
+	defer cancel()
+	unlock, err := env.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return repairResolver(env, stateDir)
 }
 
 // ResolverLeft reports whether there is a wiring to take out.
@@ -354,6 +373,7 @@ func ResolverLeft(stateDir string) (bool, error) {
 	return s != nil, err
 }
 
+// repairResolver is called with the lock held.
 func repairResolver(env *resolverEnv, stateDir string) error {
 	s, err := loadResolver(stateDir)
 	if err != nil || s == nil {
