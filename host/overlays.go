@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"net/netip"
+	"time"
 )
 
 // ErrOverlap is wrapped by Announce when another overlay of this machine has some of the addresses.
@@ -15,6 +16,7 @@ type Overlay struct {
 	Domain    string         `json:"domain"`
 	Ranges    []netip.Prefix `json:"ranges"`
 	Server    netip.Addr     `json:"server"` // answers for Domain and the names of Ranges, on port 53
+	Named     time.Time      `json:"named"`  // since when it has had Domain; set by who announces
 }
 
 // overlaps returns a range that both have.
@@ -27,4 +29,12 @@ func (o Overlay) overlaps(other Overlay) (shared netip.Prefix, some bool) {
 		}
 	}
 	return netip.Prefix{}, false
+}
+
+// before reports whether of two overlays of one domain this one had it first.
+func (o Overlay) before(other Overlay) bool {
+	if o.Named.Equal(other.Named) {
+		return o.Interface < other.Interface
+	}
+	return o.Named.Before(other.Named)
 }

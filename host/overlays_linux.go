@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,6 +37,23 @@ func Announce(o Overlay) (*Announcement, error) { return announceIn(namespaceDir
 // Overlays are the overlays of other daemons that are up on this machine.
 func Overlays(except string) []Overlay { return overlaysIn(namespaceDir(overlaysDir), except) }
 
+// Namesake is another overlay of this machine that calls its nodes as that of an interface does, and did so before.
+func Namesake(iface string) (Overlay, bool) { return namesakeIn(namespaceDir(overlaysDir), iface) }
+
+func namesakeIn(dir, iface string) (Overlay, bool) {
+	var own Overlay
+	text, err := os.ReadFile(overlayPath(dir, iface))
+	if err != nil || json.Unmarshal(text, &own) != nil {
+		return Overlay{}, false
+	}
+	for _, o := range overlaysIn(dir, iface) {
+		if o.Domain == own.Domain && o.before(own) {
+			return o, true
+		}
+	}
+	return Overlay{}, false
+}
+
 // namespaceDir is the directory of this network namespace: overlays of another are as far away as another machine.
 func namespaceDir(dir string) string {
 	ns, err := os.Readlink("/proc/thread-self/ns/net")
@@ -61,7 +79,7 @@ func tryAnnounce(dir string, o Overlay) (*Announcement, error) {
 		return nil, err
 	}
 	defer unlock()
-	a.file, err = os.OpenFile(a.path(o.Interface), os.O_RDWR|os.O_CREATE, 0o644)
+	a.file, err = os.OpenFile(overlayPath(dir, o.Interface), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
 	}
@@ -76,7 +94,7 @@ func tryAnnounce(dir string, o Overlay) (*Announcement, error) {
 	return a, nil
 }
 
-func (a *Announcement) path(iface string) string { return filepath.Join(a.dir, iface+".json") }
+func overlayPath(dir, iface string) string { return filepath.Join(dir, iface+".json") }
 
 func (a *Announcement) lockDir() (unlock func() error, err error) {
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
@@ -114,6 +132,9 @@ func (a *Announcement) set(o Overlay) error {
 			return fmt.Errorf("this network %w: that on %s has %v, too. Give one of the two other addresses on its server (weft server --range), "+
 				"or leave one with `weft down`", ErrOverlap, other.Interface, shared)
 		}
+	}
+	if o.Named = a.now.Named; o.Domain != a.now.Domain {
+		o.Named = time.Now()
 	}
 	text, err := json.Marshal(o)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestNetworksOfOneMachineKnowOfEachOtherForAsLongAsTheyLive(t *testing.T) {
 	b := announce(t, dir, two)
 	expect := func(except string, want ...Overlay) {
 		t.Helper()
-		if diff := cmp.Diff(want, overlaysIn(dir, except), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		if diff := cmp.Diff(want, overlaysIn(dir, except), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreFields(Overlay{}, "Named")); diff != "" {
 			t.Errorf("besides %s (-want +got):\n%s", except, diff)
 		}
 	}
@@ -167,4 +167,41 @@ func TestWhatAKilledDaemonAnnouncedIsNobodys(t *testing.T) {
 		}
 		held.Close()
 	}
+}
+
+func TestOfTwoNetworksOfOneDomainTheFirstKeepsItsNames(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net")
+	one, two := testOverlay("weft1", "100.64.0.0/10"), testOverlay("weft0", "10.99.0.0/16")
+	a := announce(t, dir, one)
+	b := announce(t, dir, two)
+	expect := func(iface, namesake string) {
+		t.Helper()
+		if o, _ := namesakeIn(dir, iface); o.Interface != namesake {
+			t.Errorf("before %s there was %q of its domain, want %q", iface, o.Interface, namesake)
+		}
+	}
+	update := func(x *Announcement, o Overlay) {
+		t.Helper()
+		if err := x.Update(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("weft0", "")
+	expect("weft1", "")
+	two.Domain = one.Domain
+	update(b, two)
+	expect("weft0", "weft1")
+	expect("weft1", "")
+	update(a, one) // which changes nothing
+	expect("weft0", "weft1")
+	expect("weft1", "")
+	one.Domain = "other.internal"
+	update(a, one)
+	one.Domain = two.Domain // it comes back, and is the later one now
+	update(a, one)
+	expect("weft0", "")
+	expect("weft1", "weft0")
+	b.Close()
+	expect("weft1", "")
+	expect("weft2", "")
 }

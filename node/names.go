@@ -23,6 +23,9 @@ const (
 	wireTimeout = 10 * time.Second
 	// rewireAfter is how soon it is tried again where that failed, or another network of this machine is in the way.
 	rewireAfter = 10 * time.Second
+	// lookAfter is how soon it is looked whether resolv.conf still sends questions here, where no one else keeps that: a program that
+	// writes the file anew tells nobody. It costs reading three small files.
+	lookAfter = 10 * time.Second
 	// othersFor is how long it is remembered which other networks this machine has.
 	othersFor = time.Second
 	// maxDomains is how many domains the system is told of, 256 being the most that systemd-resolved takes
@@ -215,6 +218,9 @@ func (n *names) keep(wire func(context.Context) error) {
 		var again <-chan time.Time
 		if err == nil {
 			n.fail("")
+			if n.mayBeOverwritten() {
+				again = time.After(lookAfter)
+			}
 		} else {
 			n.fail(err.Error())
 			again = time.After(rewireAfter)
@@ -239,17 +245,15 @@ func (n *names) look() {
 // wire tells the system's resolver what was set. It is cheap when that knows it already.
 func (n *names) wire(ctx context.Context) error {
 	n.mu.Lock()
-	plan, domain := n.plan, n.netmap.Domain
+	plan := n.plan
 	n.mu.Unlock()
 	if n.cfg.Settings.NoDNS {
 		return nil
 	}
-	for _, o := range host.Overlays(plan.Interface) {
-		if o.Domain == domain {
-			n.unwire()
-			return fmt.Errorf("names of this network are not resolved on this machine: the network on %s calls its nodes NAME.%s, too; "+
-				"give one of the two another domain on its server with `weft admin dns set domain=DOMAIN`", o.Interface, domain)
-		}
+	if o, some := host.Namesake(plan.Interface); some {
+		n.unwire()
+		return fmt.Errorf("names of this network are not resolved on this machine: the network on %s calls its nodes NAME.%s, too; "+
+			"give one of the two another domain on its server with `weft admin dns set domain=DOMAIN`", o.Interface, o.Domain)
 	}
 	r, err := host.ConfigureResolver(ctx, plan)
 	if err != nil {
@@ -259,6 +263,13 @@ func (n *names) wire(ctx context.Context) error {
 	defer n.mu.Unlock()
 	n.resolver = r
 	return nil
+}
+
+// mayBeOverwritten reports whether the system was told by a file that other programs write, too.
+func (n *names) mayBeOverwritten() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.resolver != nil && n.resolver.Mode() == host.ResolverFile
 }
 
 // unwire takes out what the system was told.
