@@ -54,7 +54,7 @@ func (*Announcement) Close()               {}
 
 func Announce(Overlay) (*Announcement, error) { return nil, ErrNotSupported }
 func Overlays(string) []Overlay               { return nil }
-func Namesake(string) (Overlay, bool)         { return Overlay{}, false }
+func Namesake(string, string) (Overlay, bool) { return Overlay{}, false }
 
 func ConfigureResolver(context.Context, ResolverConfig) (*Resolver, error) {
 	return nil, ErrNotSupported

@@ -37,17 +37,19 @@ func Announce(o Overlay) (*Announcement, error) { return announceIn(namespaceDir
 // Overlays are the overlays of other daemons that are up on this machine.
 func Overlays(except string) []Overlay { return overlaysIn(namespaceDir(overlaysDir), except) }
 
-// Namesake is another overlay of this machine that calls its nodes as that of an interface does, and did so before.
-func Namesake(iface string) (Overlay, bool) { return namesakeIn(namespaceDir(overlaysDir), iface) }
+// Namesake is another overlay of this machine that has a domain, and had it before that of an interface did.
+func Namesake(iface, domain string) (Overlay, bool) {
+	return namesakeIn(namespaceDir(overlaysDir), iface, domain)
+}
 
-func namesakeIn(dir, iface string) (Overlay, bool) {
+func namesakeIn(dir, iface, domain string) (Overlay, bool) {
 	var own Overlay
 	text, err := os.ReadFile(overlayPath(dir, iface))
-	if err != nil || json.Unmarshal(text, &own) != nil {
-		return Overlay{}, false
+	if err != nil || json.Unmarshal(text, &own) != nil || own.Domain != domain {
+		own = Overlay{Interface: iface, Named: time.Now()} // it is about to have it
 	}
 	for _, o := range overlaysIn(dir, iface) {
-		if o.Domain == own.Domain && o.before(own) {
+		if o.Domain == domain && o.before(own) {
 			return o, true
 		}
 	}

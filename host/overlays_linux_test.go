@@ -174,9 +174,10 @@ func TestOfTwoNetworksOfOneDomainTheFirstKeepsItsNames(t *testing.T) {
 	one, two := testOverlay("weft1", "100.64.0.0/10"), testOverlay("weft0", "10.99.0.0/16")
 	a := announce(t, dir, one)
 	b := announce(t, dir, two)
+	domain := map[string]string{"weft0": two.Domain, "weft1": one.Domain, "weft2": "third.internal"}
 	expect := func(iface, namesake string) {
 		t.Helper()
-		if o, _ := namesakeIn(dir, iface); o.Interface != namesake {
+		if o, _ := namesakeIn(dir, iface, domain[iface]); o.Interface != namesake {
 			t.Errorf("before %s there was %q of its domain, want %q", iface, o.Interface, namesake)
 		}
 	}
@@ -185,10 +186,13 @@ func TestOfTwoNetworksOfOneDomainTheFirstKeepsItsNames(t *testing.T) {
 		if err := x.Update(o); err != nil {
 			t.Fatal(err)
 		}
+		domain[o.Interface] = o.Domain
 	}
 	expect("weft0", "")
 	expect("weft1", "")
 	two.Domain = one.Domain
+	domain["weft0"] = one.Domain // before the others are told
+	expect("weft0", "weft1")
 	update(b, two)
 	expect("weft0", "weft1")
 	expect("weft1", "")

@@ -135,6 +135,16 @@ func TestAMachineIsInTwoNetworksAtOnce(t *testing.T) {
 	}
 	settled("with domains of their own again")
 
+	err = netns.WaitFor(w.ctx, "the one whose domain came back to be asked", func() error {
+		if got := w.resolvConf(both); !strings.Contains(got, "10.99.") {
+			return fmt.Errorf("resolv.conf is\n%s", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+
 	// One is killed: the other's names go on. `weft down` puts back what it left.
 	if err := other.Process.Kill(); err != nil {
 		t.Log(err)

@@ -245,12 +245,12 @@ func (n *names) look() {
 // wire tells the system's resolver what was set. It is cheap when that knows it already.
 func (n *names) wire(ctx context.Context) error {
 	n.mu.Lock()
-	plan := n.plan
+	plan, domain := n.plan, n.netmap.Domain
 	n.mu.Unlock()
 	if n.cfg.Settings.NoDNS {
 		return nil
 	}
-	if o, some := host.Namesake(plan.Interface); some {
+	if o, some := host.Namesake(plan.Interface, domain); some {
 		n.unwire()
 		return fmt.Errorf("names of this network are not resolved on this machine: the network on %s calls its nodes NAME.%s, too; "+
 			"give one of the two another domain on its server with `weft admin dns set domain=DOMAIN`", o.Interface, o.Domain)
