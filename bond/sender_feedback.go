@@ -40,6 +40,7 @@ func (s *Sender) Feedback(now time.Duration, f *wire.Feedback) {
 		l.tell(now)
 		l.trim(now)
 	}
+	s.past(now, sr)
 	s.ledger.trim()
 	s.rank(now)
 	s.remote.center(s.lanes)
@@ -248,6 +249,25 @@ func (s *Sender) came(now time.Duration, sr *series, f *wire.Feedback) {
 		for w = s.ledger.fresh(seq, w); w != 0; w &= w - 1 {
 			s.arrived(now, seq+uint64(bits.TrailingZeros64(w)))
 		}
+	}
+}
+
+// past takes what is left of sessions before a frame's off the books: messages without data, of which the receiver does not tell for their own
+// sake, and nothing follows them in their session. Else they would be the oldest for ever, and nothing could be sent once what came after
+// them is more than feedback has room for (stretchMost).
+func (s *Sender) past(now time.Duration, sr *series) {
+	for s.ledger.trim(); s.ledger.tail < sr.seq; s.ledger.trim() {
+		seq := s.ledger.tail
+		m := s.ledger.msg(seq)
+		if m.waiting {
+			return
+		}
+		for _, h := range m.hops[:m.n] {
+			if l, f := s.flight(h, seq); f != nil && f.state.flying() && (!m.quiet || now-f.sent <= l.patience()) {
+				return
+			}
+		}
+		s.drop(seq)
 	}
 }
 
