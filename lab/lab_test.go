@@ -116,11 +116,8 @@ func showLogs(t testing.TB, dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*"))
 	for _, f := range files {
 		b, _ := os.ReadFile(f)
-		const most = 6000
-		if len(b) > most {
-			b = append([]byte("...\n"), b[len(b)-most:]...)
-		}
-		t.Logf("--- %s\n%s", filepath.Base(f), b)
+		const most = 60 // lines
+		t.Logf("--- %s\n%s", filepath.Base(f), netns.LastWords(string(b), most))
 	}
 }
 

@@ -207,11 +207,10 @@ func (s *scene) linger(ctx context.Context, hints ...string) {
 	<-ctx.Done()
 }
 
-// postMortem shows the end of every program's log after a failure.
+// postMortem shows the end of every program's log after a failure, and of a crash its beginning.
 func (s *scene) postMortem() {
 	for _, p := range s.processes {
-		lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
-		s.print("\n--- last lines of %s ---\n%s\n", p.Name, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
+		s.print("\n--- last words of %s ---\n%s\n", p.Name, netns.LastWords(p.Log(), logTail))
 	}
 }
 

@@ -186,7 +186,7 @@ func (l *Lab) Dir() string { return l.dir }
 
 // Close ends every program started in the lab (SIGTERM, then SIGKILL after a grace), then whatever
 // else runs in its namespaces, and removes namespaces, files and directories. It may be called more
-// than once and always does all it can; the error tells what is left.
+// than once and always does all it can; the error tells what is left, and which program had crashed.
 func (l *Lab) Close() error {
 	l.closeOnce.Do(func() {
 		l.mu.Lock()
@@ -201,8 +201,12 @@ func (l *Lab) Close() error {
 		if bay != nil {
 			bay.close()
 		}
+		var crashed error
+		for _, p := range processes {
+			crashed = errors.Join(crashed, p.crashed()) // before its log goes
+		}
 		err := removeNamespaces(names)
-		l.closeErr = errors.Join(err, removeDir(l.dir))
+		l.closeErr = errors.Join(crashed, err, removeDir(l.dir))
 	})
 	return l.closeErr
 }

@@ -43,7 +43,7 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 }
 
 // Run runs a program in the host to its end and returns what it printed on its standard output. If
-// it fails, the error carries the last lines that it wrote to either.
+// it fails, the error carries its last words, to either.
 func (h *Host) Run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := h.Command(ctx, name, args...)
 	var stdout, stderr bytes.Buffer
@@ -53,7 +53,7 @@ func (h *Host) Run(ctx context.Context, name string, args ...string) (string, er
 		if said == "" {
 			said = strings.TrimSpace(stdout.String())
 		}
-		return stdout.String(), fmt.Errorf("%s on %s: %w: %s", filepath.Base(name), h.Name, errors.Join(err, ctx.Err()), lastLines(said, 5))
+		return stdout.String(), fmt.Errorf("%s on %s: %w: %s", filepath.Base(name), h.Name, errors.Join(err, ctx.Err()), inOneLine(said))
 	}
 	return stdout.String(), nil
 }
@@ -127,7 +127,7 @@ func (p *Process) Err() error {
 	if p.err != nil {
 		how = p.err.Error()
 	}
-	return fmt.Errorf("%s ended (%s): %s", p.Name, how, lastLines(p.Log(), 5))
+	return fmt.Errorf("%s ended (%s): %s", p.Name, how, inOneLine(p.Log()))
 }
 
 // Failed reports whether the program has ended otherwise than with exit code 0.
@@ -206,10 +206,4 @@ func WaitFor(ctx context.Context, what string, cond func() error) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// lastLines returns the end of a text, for an error of one line.
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], " / ")
 }
