@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -153,11 +154,18 @@ func Crowd(ctx context.Context, cfg CrowdConfig) (got CrowdResult, err error) {
 	if err := sources[0].meet(ctx, 0, cfg.Active); err != nil {
 		return got, err
 	}
-	before := inUse()
+	before, err := inUse(ctx)
+	if err != nil {
+		return got, err
+	}
 	if err := set(hubs[1]); err != nil {
 		return got, err
 	}
-	got.Configured = (inUse() - before) / float64(cfg.Peers)
+	after, err := inUse(ctx)
+	if err != nil {
+		return got, err
+	}
+	got.Configured = (after - before) / float64(cfg.Peers)
 	source := sources[1]
 	if err := source.meet(ctx, 0, 1); err != nil {
 		return got, err
@@ -170,12 +178,17 @@ func Crowd(ctx context.Context, cfg CrowdConfig) (got CrowdResult, err error) {
 	if err := source.quiet(ctx); err != nil {
 		return got, err
 	}
-	before = inUse()
+	if before, err = inUse(ctx); err != nil {
+		return got, err
+	}
 	if err := source.meet(ctx, 1, cfg.Active); err != nil {
 		return got, err
 	}
+	if after, err = inUse(ctx); err != nil {
+		return got, err
+	}
 	if cfg.Active > 1 {
-		got.Session = (inUse() - before) / float64(cfg.Active-1)
+		got.Session = (after - before) / float64(cfg.Active-1)
 	}
 	source.limit.Store(int64(cfg.Flows))
 	source.Wake()
@@ -194,13 +207,28 @@ func Crowd(ctx context.Context, cfg CrowdConfig) (got CrowdResult, err error) {
 	return got, nil
 }
 
-// inUse is what lies in memory after a collection: heap and stacks, in bytes.
-func inUse() float64 {
-	runtime.GC()
-	runtime.GC() // what pools have kept over the first
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc + m.StackInuse)
+// smallestStack is a goroutine's, in bytes (stackMin, runtime/stack.go).
+const smallestStack = 2 << 10
+
+// inUse is what lies in memory after a collection, in bytes: the heap, and a stack for each goroutine. It does not count what the
+// runtime has for stacks (StackInuse), which grow with a call and shrink with a collection: that is more than a few peers take.
+// What is being worked on is given back soon, but on a busy machine not at once: the least counts that stays so for a while.
+func inUse(ctx context.Context) (float64, error) {
+	const same, apart = 5, 20 * time.Millisecond // readings
+	least := math.Inf(1)
+	for left := same; left > 0; left-- {
+		runtime.GC()
+		runtime.GC() // what pools have kept over the first
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		if now := float64(m.HeapAlloc + uint64(runtime.NumGoroutine())*smallestStack); now < least {
+			least, left = now, same
+		}
+		if err := pause(ctx, apart); err != nil {
+			return 0, err
+		}
+	}
+	return least, nil
 }
 
 // A member is an engine of a crowd.

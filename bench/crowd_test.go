@@ -6,7 +6,7 @@ import (
 )
 
 func TestEveryActivePeerOfACrowdGetsItsFlow(t *testing.T) {
-	got, err := Crowd(t.Context(), CrowdConfig{Peers: 40, Active: 8, Flows: 16, Length: 200 * time.Millisecond})
+	got, err := Crowd(t.Context(), CrowdConfig{Peers: 40, Active: 8, Flows: 16, Length: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
