@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -416,5 +418,61 @@ func TestBondedHotPathsAllocateNothing(t *testing.T) {
 	}
 	if n := leastAllocs(once); n > 0 {
 		t.Errorf("sending by a bond allocates %v times", n)
+	}
+}
+
+// busy is a stream that an ordered's timer finds busy, once that is wanted.
+type busy struct {
+	nowhereAhead
+	wanted      atomic.Bool
+	found, free chan struct{}
+	sent        atomic.Bool
+}
+
+func (s *busy) SendTo(weft.NodeID, [][]byte) error {
+	if !strings.Contains(string(debug.Stack()), "(*ordered).ring") || !s.wanted.CompareAndSwap(true, false) {
+		return nil
+	}
+	close(s.found)
+	<-s.free
+	s.sent.Store(true)
+	return nil
+}
+
+func TestAnEngineEndsAfterWhatABondsTimerSends(t *testing.T) {
+	a, b, d := manyWays(t, BondRedundant, 0)
+	s := &busy{found: make(chan struct{}), free: make(chan struct{})}
+	there := &fakeConnection{a, b, viaAccepted}
+	a.SetConnection(b.id, viaDialed, newLater(t, func(x [][]byte) { there.SendTo(b.id, x) }, a, b))
+	b.SetConnection(a.id, viaAccepted, s)
+	a.SetBond(b.id, Bond{Mode: BondRedundant, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c))}, {Via: viaDialed}}})
+	b.SetBond(a.id, Bond{Mode: BondRedundant, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.out))}, {Via: viaAccepted}}})
+	seq := bonds(t, a, b, 1)
+	free := sync.OnceFunc(func() { close(s.free) })
+	t.Cleanup(free) // before the nodes are closed
+	s.wanted.Store(true)
+	eventually(t, "the timer sends feedback", func() bool {
+		a.tun.out <- packet(addrOf(a.id), addrOf(b.id), seq, 100)
+		seq++
+		select {
+		case <-b.tun.in:
+			return false
+		case <-s.found:
+			return true
+		}
+	})
+	closed := make(chan struct{})
+	go func() {
+		b.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("it ended while the timer sent")
+	case <-time.After(100 * time.Millisecond):
+	}
+	free()
+	if <-closed; !s.sent.Load() {
+		t.Error("it ended before the timer had sent")
 	}
 }

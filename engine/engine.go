@@ -209,7 +209,7 @@ func (e *Engine) Up() error {
 	return nil
 }
 
-// Close stops the engine, closes its sockets and its device, and returns when its goroutines have ended.
+// Close stops the engine, closes its sockets and its device, and returns when its goroutines and timers have ended.
 func (e *Engine) Close() error {
 	e.stop(nil)
 	e.course.ended.Wait()
@@ -227,6 +227,11 @@ func (e *Engine) stop(why error) {
 			defer close(e.course.gone)
 			if err := errors.Join(e.sockets.Close(), e.device.Close()); err != nil {
 				e.log.Warn("closing the data plane", "error", err)
+			}
+			for _, p := range e.known() {
+				if r := p.order.Load(); r != nil {
+					r.stop()
+				}
 			}
 		})
 	})

@@ -22,6 +22,7 @@ type ordered struct {
 	burst  *burst // feedback goes out by it
 	timer  *time.Timer
 	alarm  time.Duration // when the timer is set for; bond.Never: it is not
+	ended  bool          // the peer is no more, or the engine: the timer does nothing
 	turns  int           // feedback sent
 	came   *way          // by which the latest data came; nil: none
 	socket inbox         // whose messages are being worked on
@@ -129,7 +130,7 @@ func (r *ordered) settle(now time.Duration) {
 		r.tell(now)
 		at = max(r.recv.Wake(), now+leastWait)
 	}
-	if at == bond.Never || r.alarm > now && r.alarm <= at {
+	if r.ended || at == bond.Never || r.alarm > now && r.alarm <= at {
 		return // an alarm that is early looks again
 	}
 	r.alarm = at
@@ -142,14 +143,20 @@ func (r *ordered) settle(now time.Duration) {
 
 // ring delivers what has waited long enough.
 func (r *ordered) ring() {
+	r.mu.Lock()
 	select {
 	case <-r.e.course.done:
-		return
+		r.ended = true // it was made when the engine had stopped the others
 	default:
 	}
+	if r.ended {
+		r.mu.Unlock()
+		return
+	}
+	r.e.course.ended.Add(1) // before anything waits: that comes after stop
+	defer r.e.course.ended.Done()
 	o := r.e.openers.Get().(*opener)
 	o.begin()
-	r.mu.Lock()
 	r.alarm = bond.Never
 	o.order = r
 	o.to = o.e.senderOf(r.peer)
@@ -158,10 +165,11 @@ func (r *ordered) ring() {
 	r.e.putOpener(o)
 }
 
-// stop ends it: the peer is no more.
+// stop ends it: the peer is no more, or the engine ends, which waits for a timer that is at work already.
 func (r *ordered) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.ended = true
 	if r.timer != nil {
 		r.timer.Stop()
 	}
