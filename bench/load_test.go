@@ -31,6 +31,20 @@ func TestOfDatagramsThoseCountThatArrived(t *testing.T) {
 	}
 }
 
+func TestABenchmarkKnowsWhetherItRunsInRealTime(t *testing.T) {
+	// As Linux 6.18 writes them for `chrt -r 1`, `chrt -f 1` and neither, without the end; the first with a name that looks like fields.
+	for stat, want := range map[string]bool{
+		"6897 (a) 0 1 2) R 6851 6851 6863 0 -1 4194560 176 0 1 0 0 0 0 0 -2 0 1 0 7233347 3133440 382 18446744073709551615 93855789314048 93855789333929 140725223342432 0 0 0 0 0 0 0 0 0 17 0 1 2 0 0 0 0": true,
+		"6898 (cat) R 6851 6851 6863 0 -1 4194560 176 0 1 0 0 0 0 0 -2 0 1 0 7233347 3133440 382 18446744073709551615 93855789314048 93855789333929 140725223342432 0 0 0 0 0 0 0 0 0 17 0 1 1 0 0 0 0":      true,
+		"6899 (cat) R 6851 6851 6863 0 -1 4194560 176 0 1 0 0 0 0 0 20 0 1 0 7233347 3133440 382 18446744073709551615 93855789314048 93855789333929 140725223342432 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0":      false,
+		"7 (cat) R 6": false, "": false,
+	} {
+		if got := inRealTime(stat); got != want {
+			t.Errorf("%q: %v", stat, got)
+		}
+	}
+}
+
 func TestWhatIsNoResultIsNone(t *testing.T) {
 	for _, out := range []string{
 		"", "{}", `{"error":"unable to connect to server"}`, `{"intervals":[{"sum":{"bytes":7}}],"end":{}}`,
@@ -199,6 +213,7 @@ func FuzzTools(f *testing.F) {
 			t.Errorf("read %+v", e)
 		}
 		parseBusy(out)
+		inRealTime(out)
 		parsePeak(strings.ToUpper(out))
 	})
 }

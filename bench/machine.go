@@ -30,6 +30,25 @@ func machine() string {
 	return fmt.Sprintf("%d x %s, Linux %s", count, cpu, strings.TrimSpace(string(release)))
 }
 
+// realTime says what to do if this process runs in real time and Linux rations that; "" if not. What does not sleep has
+// its ration used up, and all real-time threads of that processor stand still until the second is over (sched(7)).
+func realTime() string {
+	stat, _ := os.ReadFile("/proc/self/stat")
+	ration, _ := os.ReadFile("/proc/sys/kernel/sched_rt_runtime_us")
+	if !inRealTime(string(stat)) || strings.TrimSpace(string(ration)) == "-1" {
+		return ""
+	}
+	return "It runs in real time, and Linux halts that for 50 ms of each second in which a processor does not rest: start it with nice -n -15 instead"
+}
+
+// inRealTime reads the scheduling policy, field 41 of a process's stat (proc(5)): SCHED_FIFO or SCHED_RR. The second field is a name
+// in parentheses, with anything in it.
+func inRealTime(stat string) bool {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	const policy = 41 - 3
+	return len(fields) > policy && (fields[policy] == "1" || fields[policy] == "2")
+}
+
 // tick is the unit of /proc/stat (USER_HZ, proc(5)): 100 a second on every architecture that Go knows.
 const tick = 10 * time.Millisecond
 
