@@ -65,5 +65,5 @@ func (e *Engine) DeliverConnection(via weft.Via, src weft.NodeID, datagrams [][]
 		o.relayed(src, via, b)
 	}
 	o.end()
-	e.openers.Put(o)
+	e.putOpener(o)
 }

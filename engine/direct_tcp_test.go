@@ -133,6 +133,23 @@ func TestAConnectionIsAWayOfABondLikeAnyOther(t *testing.T) {
 	}
 }
 
+func TestAnIdleDevicesAnswerToWhatCameByAConnectionNeedsNoSender(t *testing.T) {
+	a, b := talking(t)
+	connectTCP(a, b)
+	a.SetRoute(b.id, viaDialed)
+	b.SetRoute(a.id, viaAccepted)
+	b.tun.echoes.Store(true)
+	o := b.senders[0]
+	for seq := uint32(10); seq < 30; seq++ {
+		asleep(t, o) // and answers do not wake it
+		o.lately.Store(0)
+		exchange(t, a, b, seq)
+		if got := arrived(t, a); got != seq {
+			t.Fatalf("packet %d is answered by %d", seq, got)
+		}
+	}
+}
+
 func TestAStrangersDatagramsByAConnectionAreCounted(t *testing.T) {
 	a, _ := pair(t)
 	a.DeliverConnection(viaDialed, 9, [][]byte{{4, 0, 0, 0}})
