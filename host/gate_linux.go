@@ -61,21 +61,43 @@ func (g *gate) until(events int16, f func(fd uintptr) bool) error {
 	return net.ErrClosed
 }
 
-// forever is a wait without an end.
-const forever time.Duration = -1
+const (
+	// forever is a wait without an end.
+	forever time.Duration = -1
+	// nap is for how long a thread sleeps at once that had something lately, and makes way for others between: so it keeps its place in
+	// the scheduler, from which runtime.sysmon would take it after 10 ms, to sleep then itself. Without a place the next packet has to wake
+	// sysmon, too, and finds a place on which nothing has run for long: sysmon takes that for a goroutine that does not make way, and has
+	// it continue on another thread. All that was a third of the time of an echo each 10 ms.
+	nap = 8 * time.Millisecond
+	// lately is 0.2 s, after which a thread sleeps soundly: longer than the pauses of who plays, types or loads a page.
+	lately = 200 * time.Millisecond
+)
 
 // wait waits for events, as long as most or forever, and tells whether it was woken instead. The lock is held for reading.
 func (g *gate) wait(events int16, most time.Duration) (woken bool, err error) {
+	for slept := time.Duration(0); most == forever && slept < lately; slept += nap {
+		if ended, woken, err := g.poll(events, nap); ended {
+			return woken, err
+		}
+		runtime.Gosched()
+	}
+	_, woken, err = g.poll(events, most)
+	return woken, err
+}
+
+// poll is one wait. It tells whether something ended it before its time, and whether that was to be woken.
+func (g *gate) poll(events int16, most time.Duration) (ended, woken bool, err error) {
 	fds := [2]unix.PollFd{{Fd: int32(g.fd), Events: events}, {Fd: int32(g.event), Events: unix.POLLIN}}
 	var end *unix.Timespec
 	if most >= 0 {
 		t := unix.NsecToTimespec(int64(most))
 		end = &t
 	}
-	if _, err := unix.Ppoll(fds[:], end, nil); err != nil && err != unix.EINTR { // poll(2) counts in milliseconds
-		return false, err
+	n, err := unix.Ppoll(fds[:], end, nil) // poll(2) counts in milliseconds
+	if err != nil && err != unix.EINTR {
+		return true, false, err
 	}
-	return fds[1].Revents != 0, nil
+	return n > 0 || err != nil, fds[1].Revents != 0, nil // a signal ends it, too
 }
 
 // wake ends a wait, this one's or the next's, until it is told to rest.
