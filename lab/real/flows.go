@@ -153,7 +153,7 @@ func (f *flow) runTCP(w *world, at netip.AddrPort) {
 // connect tries until it can, or the run is over: then it is nil.
 func (f *flow) connect(w *world, from *machine, port uint16) (c net.Conn) {
 	err := netns.WaitFor(w.ctx, "a connection from "+f.From+" to "+f.To, func() (err error) {
-		c, err = w.dial(from, netip.AddrPortFrom(w.address(f.To, false), port))
+		c, err = w.dial(from, "tcp", netip.AddrPortFrom(w.address(f.To, false), port))
 		return err
 	})
 	if err != nil {

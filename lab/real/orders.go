@@ -90,7 +90,7 @@ func (w *world) startRendezvous(ctx context.Context, m *machine) error {
 		if err := p.Err(); err != nil {
 			return fatal(w, err)
 		}
-		c, err := w.dial(m, netip.AddrPortFrom(m.host.Addr(), 443))
+		c, err := w.dial(m, "tcp", netip.AddrPortFrom(m.host.Addr(), 443))
 		if err == nil {
 			c.Close()
 		}

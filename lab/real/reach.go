@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/ipv6"
+
 	"weft/lab/scenario"
 )
 
@@ -54,20 +56,24 @@ func (w *world) prepareReaches() error {
 		target, _, _ := strings.Cut(e.B, ".")
 		for _, name := range []string{target, e.Reach.At} {
 			m, port := w.hosts[name], e.Reach.Port()
-			if at := fmt.Sprint(name, port); m == nil || port == 0 || listens[at] {
+			protocol, answer := "TCP", w.answer
+			if e.Reach.UDP() {
+				protocol, answer = "UDP", w.answerDatagrams
+			}
+			if at := fmt.Sprint(name, protocol, port); m == nil || port == 0 || listens[at] {
 				continue
 			} else {
 				listens[at] = true
 			}
-			if err := w.answer(m, port); err != nil {
-				return fmt.Errorf("line %d: having %s answer at TCP port %d: %w: name another port", e.Line, name, port, err)
+			if err := answer(m, port); err != nil {
+				return fmt.Errorf("line %d: having %s answer at %s port %d: %w: name another port", e.Line, name, protocol, port, err)
 			}
 		}
 	}
 	return nil
 }
 
-// answer has a machine answer at a port, for as long as the run lasts.
+// answer has a machine answer at a port of TCP, for as long as the run lasts.
 func (w *world) answer(m *machine, port uint16) error {
 	l, err := m.host.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port))
 	if err != nil {
@@ -84,6 +90,35 @@ func (w *world) answer(m *machine, port uint16) error {
 			c.SetDeadline(time.Now().Add(tryLimit))
 			fmt.Fprintf(c, "%s %s", m.Name, from.Addr().Unmap())
 			c.Close()
+		}
+	})
+	return nil
+}
+
+// answerDatagrams has a machine answer at a port of UDP, from the address that was asked, whichever of its own that is.
+func (w *world) answerDatagrams(m *machine, port uint16) error {
+	c, err := m.host.ListenUDP(netip.AddrPortFrom(netip.IPv6Unspecified(), port))
+	if err != nil {
+		return err
+	}
+	asked := ipv6.NewPacketConn(c)
+	if err := asked.SetControlMessage(ipv6.FlagDst, true); err != nil {
+		c.Close()
+		return err
+	}
+	context.AfterFunc(w.ctx, func() { c.Close() })
+	w.probes.Go(func() {
+		question := make([]byte, answerMost)
+		for {
+			_, about, from, err := asked.ReadFrom(question)
+			if err != nil {
+				return // the run has ended
+			}
+			if about == nil {
+				continue
+			}
+			asker := from.(*net.UDPAddr).AddrPort()
+			asked.WriteTo(fmt.Appendf(nil, "%s %s", m.Name, asker.Addr().Unmap()), &ipv6.ControlMessage{Src: about.Dst}, from) // what does not get out is tried again
 		}
 	})
 	return nil
@@ -148,15 +183,13 @@ func (w *world) try(r *reach) (said string, err error) {
 		}
 		return "answered", nil
 	}
-	c, err := w.dial(a, netip.AddrPortFrom(to, r.service.Port()))
-	if err != nil {
-		return "", dialError(err)
+	ask := w.ask
+	if r.service.UDP() {
+		ask = w.askByDatagram
 	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(tryLimit))
-	b, err := io.ReadAll(io.LimitReader(c, answerMost))
+	b, err := ask(a, netip.AddrPortFrom(to, r.service.Port()))
 	if err != nil {
-		return "", errors.New("the connection was opened, and nobody answered")
+		return "", err
 	}
 	name, seen, _ := strings.Cut(string(b), " ")
 	from, _ := netip.ParseAddr(seen)
@@ -169,6 +202,40 @@ func (w *world) try(r *reach) (said string, err error) {
 		return "", errors.New(said)
 	}
 	return said, nil
+}
+
+// ask connects, and returns the answer.
+func (w *world) ask(from *machine, to netip.AddrPort) ([]byte, error) {
+	c, err := w.dial(from, "tcp", to)
+	if err != nil {
+		return nil, dialError(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(tryLimit))
+	b, err := io.ReadAll(io.LimitReader(c, answerMost))
+	if err != nil {
+		return nil, errors.New("the connection was opened, and nobody answered")
+	}
+	return b, nil
+}
+
+// askByDatagram sends an empty datagram, and returns the answer.
+func (w *world) askByDatagram(from *machine, to netip.AddrPort) ([]byte, error) {
+	c, err := w.dial(from, "udp", to)
+	if err != nil {
+		return nil, dialError(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(tryLimit))
+	if _, err := c.Write(nil); err != nil {
+		return nil, dialError(err)
+	}
+	b := make([]byte, answerMost)
+	n, err := c.Read(b)
+	if err != nil {
+		return nil, dialError(err)
+	}
+	return b[:n], nil
 }
 
 // dialError is why there is no connection, without addresses that say nothing to who wrote the scenario.
@@ -185,14 +252,14 @@ func dialError(err error) error {
 }
 
 // dial connects from a machine.
-func (w *world) dial(from *machine, to netip.AddrPort) (net.Conn, error) {
+func (w *world) dial(from *machine, network string, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, tryLimit)
 	defer cancel()
 	if !to.Addr().IsValid() {
 		<-ctx.Done() // who has no address yet is tried again no sooner than others
 		return nil, ctx.Err()
 	}
-	return from.host.DialContext(ctx, "tcp", to.String())
+	return from.host.DialContext(ctx, network, to.String())
 }
 
 // address is what a name of an expectation means: of a node its own in the overlay, of a router that outside, of others

@@ -396,9 +396,10 @@ func TestAMistakeIsNamedWithItsLineAndWhatWasExpected(t *testing.T) {
 		{"host x on=home secret=a:long-enough address=10.0.0.1", "is no value of address"},
 		{"flow ann bob every=1s over=sctp", `"sctp" is no value of over: expected udp or tcp`},
 		{"expect ann reaches bob", "reaches whom, and what there?"},
-		{"expect ann reaches bob http within 3s", `"http" is nothing to be reached: expected tcp:80 or icmp`},
+		{"expect ann reaches bob http within 3s", `"http" is nothing to be reached: expected tcp:80, udp:53 or icmp`},
 		{"expect ann reaches bob tcp:0 within 3s", `"tcp:0" is nothing to be reached`},
-		{"expect ann reaches bob udp:53 within 3s", `"udp:53" is nothing to be reached`},
+		{"expect ann reaches bob udp within 3s", `"udp" is nothing to be reached`},
+		{"expect ann reaches bob udp7:53 within 3s", `"udp7:53" is nothing to be reached`},
 		{"expect ann reaches bob tcp:80", "by when? expected within and a time"},
 		{"expect ann reaches bob tcp:80 as", "as whom? expected a name"},
 		{"expect ann reaches bob tcp:80 as ann as bob within 3s", `"as" is said twice`},
@@ -442,6 +443,7 @@ flow one printer every=20ms over=tcp
 at 3s weft hub admin route approve one 192.168.142.0/24
 expect one reaches printer tcp:80 as one within 3s for 2s after weft hub admin route approve one 192.168.142.0/24
 expect printer cannot reach two.internet tcp6:22 at one
+expect printer cannot reach two.internet udp6:22 at one
 expect one printer silent at most 1s
 `))
 	if err != nil {
@@ -465,6 +467,7 @@ expect one printer silent at most 1s
 		Expect: []Expectation{
 			{A: "one", B: "printer", Reach: Reach{Service: "tcp:80", As: "one"}, Within: 3 * time.Second, Hold: 2 * time.Second, After: event},
 			{A: "printer", B: "two.internet", Reach: Reach{Service: "tcp6:22", At: "one", Not: true}, Hold: DefaultHold},
+			{A: "printer", B: "two.internet", Reach: Reach{Service: "udp6:22", At: "one", Not: true}, Hold: DefaultHold},
 			{A: "one", B: "printer", Gap: time.Second},
 		},
 	}
@@ -616,7 +619,7 @@ func drawText(t *rapid.T) string {
 		line("weft hq set snat=off")
 		line("at %s weft hub admin %s", duration.Draw(t, "at"), rapid.StringMatching(`[a-z=/.]{1,9}( [a-z]{1,3})?`).Draw(t, "command"))
 		line("flow ann desk every=20ms%s", pick("over", "", " over=tcp", " over=udp"))
-		line("expect ann reaches desk %s within 3s%s", pick("service", "tcp:80", "tcp6:80 as hq", "icmp", "tcp:1 at hq as bob", "icmp6"), pick("for", "", " for 5s"))
+		line("expect ann reaches desk %s within 3s%s", pick("service", "tcp:80", "tcp6:80 as hq", "icmp", "tcp:1 at hq as bob", "icmp6", "udp:53 as bob", "udp6:1"), pick("for", "", " for 5s"))
 		line("expect desk cannot reach hq.internet %s%s", pick("service", "tcp:80", "tcp6:80 as hq"), pick("for", "", " for 5s", " within 2s for 10s"))
 		line("policy %s", pick("policy", `{"acls": []} // # all`, `{}`))
 	}

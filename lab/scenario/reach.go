@@ -9,16 +9,24 @@ import (
 
 // A Reach is whether somebody connects to somewhere and is answered. Its zero value asks nothing.
 type Reach struct {
-	Service string // tcp:PORT, icmp; tcp6:PORT and icmp6 by IPv6
+	Service string // tcp:PORT, udp:PORT, icmp; tcp6:PORT, udp6:PORT and icmp6 by IPv6
 	Not     bool   // nobody answers, or not as asked for
 	As      string // a machine or router: who answers sees one of its addresses; empty: whichever
 	At      string // the machine that answers; empty: the one that is asked
 }
 
 // IPv6 reports whether IPv6 is asked for, and Port the port; 0: an echo.
-func (r Reach) IPv6() bool { return strings.HasPrefix(r.Service, "tcp6") || r.Service == "icmp6" }
+func (r Reach) IPv6() bool { return strings.HasSuffix(r.protocol(), "6") }
 
-// Port is that of TCP; 0: an echo is asked for.
+// UDP reports whether a datagram is asked with.
+func (r Reach) UDP() bool { return strings.HasPrefix(r.protocol(), "udp") }
+
+func (r Reach) protocol() string {
+	proto, _, _ := strings.Cut(r.Service, ":")
+	return proto
+}
+
+// Port is that of TCP or UDP; 0: an echo is asked for.
 func (r Reach) Port() uint16 {
 	_, port, ok := strings.Cut(r.Service, ":")
 	n, valid := parseCount(port, 1, 65535)
@@ -28,11 +36,15 @@ func (r Reach) Port() uint16 {
 	return uint16(n)
 }
 
-const serviceExpected = "tcp:80 or icmp, by IPv6 tcp6:80 or icmp6"
+const serviceExpected = "tcp:80, udp:53 or icmp, by IPv6 tcp6:80, udp6:53 or icmp6"
 
 func validService(s string) bool {
-	proto, _, _ := strings.Cut(s, ":")
-	return s == "icmp" || s == "icmp6" || (proto == "tcp" || proto == "tcp6") && Reach{Service: s}.Port() > 0
+	r := Reach{Service: s}
+	switch r.protocol() {
+	case "tcp", "tcp6", "udp", "udp6":
+		return r.Port() > 0
+	}
+	return s == "icmp" || s == "icmp6"
 }
 
 // A Question is what is to be tried: expectations with the same one share the answers.
@@ -74,7 +86,7 @@ func (e *Expectation) readReach(words []string) (rest []string, problem string) 
 		case len(words) < 2:
 			return nil, words[0] + " whom? expected a name"
 		case e.Reach.Port() == 0:
-			return nil, "an echo does not tell who asked and who answered: expected tcp: and a port"
+			return nil, "an echo does not tell who asked and who answered: expected tcp: or udp: and a port"
 		}
 		*at, words = words[1], words[2:]
 	}
