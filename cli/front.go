@@ -188,7 +188,7 @@ func (f *front) serve(ctx context.Context, h http.Handler, rel *relay.Server, lo
 	ended := make(chan error, 2)
 	go func() { ended <- rel.ServeUDP(ctx, f.udp, responder.Respond) }()
 	web := &http.Server{
-		Handler: h, ReadHeaderTimeout: headTimeout,
+		Handler: tellPanics(h, log), ReadHeaderTimeout: headTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what strangers send is no news
 	}
 	go func() {

@@ -24,10 +24,10 @@ func LastWords(log string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// crash is the first line that tells of one; -1: none does.
+// crash is the first line that tells of one, or that weft's server outlived the panic of a request; -1: none does.
 func crash(lines []string) int {
 	return slices.IndexFunc(lines, func(line string) bool {
-		return slices.ContainsFunc(crashes, func(begins string) bool { return strings.HasPrefix(line, begins) })
+		return strings.Contains(line, " level=ERROR ") && strings.Contains(line, " panic=") || slices.ContainsFunc(crashes, func(begins string) bool { return strings.HasPrefix(line, begins) })
 	})
 }
 

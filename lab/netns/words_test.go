@@ -25,6 +25,7 @@ func TestTheLastWordsAreTheLastLinesAndOfACrashTheFirst(t *testing.T) {
 		"a short one":         {said + "\nfatal error: oh\n\tframe 0\n", "fatal error: oh", "\tframe 0", 2},
 		"a race":              {said + "\n==================\nWARNING: DATA RACE\n" + frames, "WARNING: DATA RACE", "\tframe 38", crashKept},
 		"the first of two":    {"panic: a\npanic: b\n" + frames, "panic: a", "\tframe 37", crashKept},
+		"a request's":         {said + "\ntime=1 level=ERROR msg=oh panic=ah\n" + frames, "time=1 level=ERROR msg=oh panic=ah", "\tframe 38", crashKept},
 		"a word in a message": {"time=1 msg=\"panic: no\"\nlevel=ERROR fatal error: no", "time=1 msg=\"panic: no\"", "level=ERROR fatal error: no", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
