@@ -22,7 +22,8 @@ import (
 	"weft/lab/netns"
 )
 
-// The tests of this file are L3: namespaces, the real binary, real TUN devices, real programs.
+// The tests of this package are L3: namespaces, the real binary, real TUN devices, real programs. Those that wait for long,
+// and whose bounds are wide, run beside each other; the others measure time.
 
 // patience bounds whatever a test waits for: far more than it should take on a machine that does other things.
 const patience = 60 * time.Second

@@ -113,6 +113,7 @@ func other(link string) string {
 }
 
 func TestEachUplinkOfAMachineIsUsedAndKnown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.elsewhere()
 	hostA, routers := w.twoUplinks()

@@ -178,6 +178,7 @@ func TestASilentBlackHoleCostsASecondAndAHalfAtMostAndTheWayBackNothing(t *testi
 }
 
 func TestNetcheckTellsWhatTheNATDoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	gw, hostA := w.home("ann", netns.PortRestrictedCone)
 	a := w.node(hostA)

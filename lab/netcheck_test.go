@@ -14,6 +14,7 @@ import (
 // Two relays tell all that there is to know of a NAT, to weft netcheck and to the daemon itself: the second one's
 // address, the second ports, and the packets that relays send when they are asked to.
 func TestNodesBehindAnyNATKnowWhatItDoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	host := w.must(w.net.AddHost("relay"))
 	token, err := w.server.Token(w.ctx, "--relay")

@@ -105,6 +105,7 @@ func TestTheLinkThatLetsNoUDPThroughIsUsedByTCPBesideTheOther(t *testing.T) {
 }
 
 func TestTCPIsUsedAsIsSet(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	gw, a, b := w.straight()
 	w.up(a)
