@@ -100,6 +100,9 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 		return // it arrived before it was sent
 	}
 	at := s.remote.local(p.At)
+	if again := !ok && !fl.twin || ok && s.ledger.msg(seq).again > 0; again && l.est.owd.some && (rtt < l.est.minRTT || at-fl.sent < l.est.owd.base()) {
+		return // it is the sending before that came (as in Karn's algorithm): the path is no shorter than it was
+	}
 	l.est.rtt.add(rtt)
 	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
 	l.est.report.add(now - fl.sent)
