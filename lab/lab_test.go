@@ -23,7 +23,7 @@ import (
 )
 
 // The tests of this package are L3: namespaces, the real binary, real TUN devices, real programs. Those that wait for long,
-// and whose bounds are wide, run beside each other; the others measure time.
+// and whose bounds are wide, run beside each other; the others measure time, or name interfaces by this process.
 
 // patience bounds whatever a test waits for: far more than it should take on a machine that does other things.
 const patience = 60 * time.Second

@@ -152,7 +152,6 @@ func (w *world) eventually(what string, h *netns.Host, name string, args ...stri
 }
 
 func TestAPhoneWithPlainWireGuardIsAMember(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	gw := w.node(w.resolves(w.must(w.net.AddHost("gw"))), "--tun", w.nic("wg"))
 	_, hostC := w.home("carl", netns.PortRestrictedCone)
@@ -298,7 +297,6 @@ func TestAGatewayWithoutAnInterfaceForwardsAsWell(t *testing.T) {
 
 // TestARouterIsAddedByHand has a peer that no server knows: its keys, and one that both know, are set with wg alone.
 func TestARouterIsAddedByHand(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for _, program := range []string{"wg", "wg-quick", "wireguard-go"} {
 		if _, err := exec.LookPath(program); err != nil {
