@@ -22,8 +22,11 @@ const (
 	mtuStep = 16
 	// mtuTries is after how many probes without an answer a length does not fit (RFC 8899 section 5.1.2: MAX_PROBES).
 	mtuTries = 3
-	// mtuRaise is how long after a search a longer length is looked for (RFC 8899 section 5.1.1: PMTU_RAISE_TIMER).
-	mtuRaise = 10 * time.Minute
+	// mtuRaise is how long after a search a longer length is looked for (RFC 8899 section 5.1.1: PMTU_RAISE_TIMER), and mtuRaiseFirst
+	// after the search that found it, each time four times as long: what was lost for another reason shall not be held to be too
+	// long for ten minutes.
+	mtuRaise      = 10 * time.Minute
+	mtuRaiseFirst = 15 * time.Second
 	// mtuConfirm is how often a length is asked again while data flows: as often as the round-trip time.
 	mtuConfirm = HeartbeatReported
 	// mtuProbes is how many lengths are asked at once.
@@ -56,6 +59,7 @@ type search struct {
 	until  time.Time // when the try ends; zero: nothing is under way
 	ended  time.Time // the last search; zero: one is due
 	higher time.Time // when more than fits was last found not to fit
+	raises int       // how often more was looked for since what is used was found
 	sent   uint64    // packets of data by then
 }
 
@@ -94,6 +98,11 @@ func ladder(via weft.Via, longest int) []int {
 	return list[:min(len(list), mtuProbes)]
 }
 
+// pause is how long what was found is gone by before more is looked for.
+func (s *search) pause() time.Duration {
+	return min(mtuRaiseFirst<<(2*min(s.raises, 8)), mtuRaise)
+}
+
 // effective is the length to go by.
 func (a *Agent) effective(p *pair) int {
 	if p.mtu == nil || p.mtu.use == 0 {
@@ -127,7 +136,8 @@ func (a *Agent) fit(now time.Time, out *Actions) {
 		case s.ended.IsZero():
 			a.seek(now, p, []int{a.cfg.MTU})
 		case !a.busy(now):
-		case s.least > 0 && a.due(now, s.higher.Add(mtuRaise)):
+		case s.least > 0 && a.due(now, s.higher.Add(s.pause())):
+			s.raises++
 			a.seek(now, p, ladder(p.via, a.cfg.MTU))
 		case used && s.use > 0 && p.ledger != nil && p.ledger.sent != s.sent && a.due(now, s.ended.Add(mtuConfirm)):
 			a.seek(now, p, []int{s.use})
@@ -245,13 +255,21 @@ func (a *Agent) settleFor(now time.Time, p *pair) {
 
 // lower goes by a shorter length than before. A pair that lost data because of that may return.
 func (a *Agent) lower(now time.Time, p *pair) {
-	p.mtu.use = p.mtu.best
+	p.mtu.use, p.mtu.raises = p.mtu.best, 0
 	if h := &p.health; h.state == Failed && h.cause == blackHole {
 		if end := now.Add(exonerated); h.heldUntil.After(end) {
 			h.heldUntil = end
 		}
 		p.probe.check = check{}
 	}
+}
+
+// longer goes by a length that is no shorter than before.
+func (s *search) longer(size int) {
+	if size > s.use {
+		s.raises = 0
+	}
+	s.use = size
 }
 
 // conclude ends a round, and begins the next if there is more to find out.
@@ -267,7 +285,7 @@ func (a *Agent) conclude(now time.Time, p *pair) {
 	case s.best == 0: // the pair carries nothing at all just now, or very little
 		more = nil
 	case s.best >= a.effective(p):
-		s.use = s.best
+		s.longer(s.best)
 	case s.closer || len(more) == 0:
 		a.lower(now, p)
 	}
@@ -306,7 +324,7 @@ func (a *Agent) fits(now time.Time, p *pair, id wire.TxID) bool {
 		}
 		x.over, p.heard = true, now
 		if s.best = max(s.best, x.size); s.best > a.effective(p) {
-			s.use = s.best
+			s.longer(s.best)
 		}
 		return true
 	}

@@ -195,6 +195,21 @@ func TestLostProbesAreNoReasonForShortPackets(t *testing.T) {
 	})
 }
 
+// A machine without a processor for a while loses probes of every length. What was not answered then is asked again soon.
+func TestWhatWasLostInABadMomentIsNotHeldToBeTooLongForTenMinutes(t *testing.T) {
+	forSeeds(t, 30, func(t *testing.T, seed uint64) {
+		w := narrow(t, seed, AssumedMTU)
+		w.bootBoth()
+		w.run(200 * time.Millisecond)
+		w.talkBoth(5 * time.Minute)
+		w.until(5*time.Second, "both know", w.knows(AssumedMTU))
+		w.a.fault.maxBytes, w.b.fault.maxBytes = 1300-28, 1300-28
+		w.run(mtuConfirm + 6*time.Second)
+		w.a.fault.maxBytes, w.b.fault.maxBytes = 0, 0
+		w.until(time.Minute, "full packets again", w.knows(AssumedMTU))
+	})
+}
+
 func TestARelaysWayIsMeasuredToo(t *testing.T) {
 	forSeeds(t, 10, func(t *testing.T, seed uint64) {
 		w := narrow(t, seed, AssumedMTU)
