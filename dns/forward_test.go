@@ -13,6 +13,20 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
+// onePort listens on a port that is free for UDP and for TCP: what is free for one may be taken for the other.
+func onePort() (udp net.PacketConn, tcp net.Listener, err error) {
+	for range 16 {
+		if udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			return nil, nil, err
+		}
+		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err == nil {
+			return udp, tcp, nil
+		}
+		udp.Close()
+	}
+	return nil, nil, err
+}
+
 // upstream runs a name server that answers as told, by UDP and TCP, until the end of the
 // test. asked counts its questions.
 func upstream(t *testing.T, answer func(w miekg.ResponseWriter, r *miekg.Msg)) (at netip.AddrPort, asked *atomic.Int32) {
@@ -22,11 +36,7 @@ func upstream(t *testing.T, answer func(w miekg.ResponseWriter, r *miekg.Msg)) (
 		asked.Add(1)
 		answer(w, r)
 	})
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := net.Listen("tcp", udp.LocalAddr().String())
+	udp, tcp, err := onePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,11 +89,7 @@ func TestASocketOfAnotherStackServesAsWell(t *testing.T) {
 			if at != want {
 				t.Errorf("asked to listen on %v", at)
 			}
-			tcp, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				return nil, nil, err
-			}
-			udp, err := net.ListenPacket("udp", tcp.Addr().String())
+			udp, tcp, err := onePort()
 			// Not a *net.UDPConn, as another stack's is none.
 			return struct{ net.PacketConn }{udp}, tcp, err
 		}
