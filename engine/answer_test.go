@@ -26,6 +26,12 @@ func arrived(t *testing.T, n *node) uint32 {
 
 func TestWhoDeliversAPacketToAnIdleDeviceSendsItsAnswer(t *testing.T) {
 	a, b := talking(t)
+	answersAsleep(t, a, b)
+}
+
+// answersAsleep has the device of b answer packets of a, whose sender sleeps and is not woken.
+func answersAsleep(t *testing.T, a, b *node) {
+	t.Helper()
 	b.tun.echoes.Store(true)
 	o := b.senders[0]
 	for seq := uint32(10); seq < 30; seq++ {

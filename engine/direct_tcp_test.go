@@ -138,16 +138,7 @@ func TestAnIdleDevicesAnswerToWhatCameByAConnectionNeedsNoSender(t *testing.T) {
 	connectTCP(a, b)
 	a.SetRoute(b.id, viaDialed)
 	b.SetRoute(a.id, viaAccepted)
-	b.tun.echoes.Store(true)
-	o := b.senders[0]
-	for seq := uint32(10); seq < 30; seq++ {
-		asleep(t, o) // and answers do not wake it
-		o.lately.Store(0)
-		exchange(t, a, b, seq)
-		if got := arrived(t, a); got != seq {
-			t.Fatalf("packet %d is answered by %d", seq, got)
-		}
-	}
+	answersAsleep(t, a, b)
 }
 
 func TestAStrangersDatagramsByAConnectionAreCounted(t *testing.T) {
