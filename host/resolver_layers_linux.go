@@ -39,10 +39,7 @@ func (e *resolverEnv) remaining(now []byte, but string) (func(iface string) bool
 func beneath(c confFile, path string, inPlace bool, remains func(iface string) bool) (found confFile, backups []string, err error) {
 	for range deepest {
 		iface, ok := writtenFor(c.Content)
-		if !ok || c.Kind == kindLink && !inPlace || remains(iface) {
-			break
-		}
-		if inPlace {
+		if !ok || inPlace || c.Kind == kindLink || remains(iface) {
 			break
 		}
 		former, err := inspect(backupOf(path, iface))
@@ -54,8 +51,8 @@ func beneath(c confFile, path string, inPlace bool, remains func(iface string) b
 		}
 		c, backups = *former, append(backups, backupOf(path, iface))
 	}
-	if text := without(c.Content, remains); !bytes.Equal(text, c.Content) && (c.Kind == kindFile || inPlace) {
-		return confFile{Kind: c.Kind, Target: c.Target, Content: text, Mode: c.Mode, UID: c.UID, GID: c.GID, Dev: c.Dev, Ino: c.Ino}, backups, nil
+	if c.Kind == kindFile || inPlace {
+		c.Content = without(c.Content, remains)
 	}
 	return c, backups, nil
 }
@@ -97,11 +94,14 @@ func (e *resolverEnv) former(f *savedFile, iface string, now []byte) (*savedFile
 
 // leaveBeneath gives what we kept to the overlay whose former file is ours, if there is one.
 func (f *savedFile) leaveBeneath(iface string, now []byte) error {
+	if f.Backup == "" {
+		return nil
+	}
 	for _, l := range layers(now) {
-		above := backupOf(f.Path, l.iface)
-		if l.iface == iface || f.Backup == "" {
+		if l.iface == iface {
 			continue
 		}
+		above := backupOf(f.Path, l.iface)
 		if c, err := inspect(above); err != nil {
 			return err
 		} else if of, ours := writtenFor(c.Content); ours && of == iface {
