@@ -50,7 +50,10 @@ func (s *Sender) SetPaths(now time.Duration, list []Path) {
 		l := s.lanes[i]
 		at := slices.IndexFunc(list, func(p Path) bool { return p.ID == l.ID })
 		if at >= 0 {
-			l.Path = list[at]
+			shorter := list[at].RTT < l.RTT
+			if l.Path = list[at]; shorter && !l.est.owd.some {
+				l.restart(now)
+			}
 			continue
 		}
 		s.lanes = slices.Delete(s.lanes, i, i+1)

@@ -257,3 +257,20 @@ func TestWhatWasSentBeforeALongGapOfCountersHoldsNothingUp(t *testing.T) {
 		t.Errorf("%d messages were sent", counter-first)
 	}
 }
+
+func TestAPathThatSeemedSlowBeginsAnewWhenItIsSaidToBeQuick(t *testing.T) {
+	for name, control := range controls() {
+		s := NewSender(SenderConfig{Control: control})
+		quick, slow := Path{ID: 1, RTT: 20 * tick}, Path{ID: 2, RTT: 500 * tick}
+		s.SetPaths(time.Second, []Path{quick, slow})
+		one, two := s.lane(1).ctl, s.lane(2).ctl
+		if two.Capacity() > one.Capacity()/10 {
+			t.Fatalf("%s: a path of 500 ms is taken to carry %.0f bytes/s, one of 20 ms %.0f", name, two.Capacity(), one.Capacity())
+		}
+		slow.RTT = quick.RTT
+		s.SetPaths(2*time.Second, []Path{quick, slow})
+		if two.Capacity() != one.Capacity() {
+			t.Errorf("%s: of two paths of 20 ms one is taken to carry %.0f bytes/s, and the other %.0f", name, two.Capacity(), one.Capacity())
+		}
+	}
+}

@@ -34,6 +34,10 @@ const (
 	returnWithin = 2 * time.Second
 	// keepMember is by how much a way has to be faster to take a member's place: what changes costs more than it gains.
 	keepMember = 10 * time.Millisecond
+	// memberSamples is how many answers a member has to have given: a first ping may wait for a neighbour's address, or for a radio that
+	// sleeps, and a way that seems slow would carry nothing by which it could show that it is not.
+	memberSamples = settleSamples
+	memberAgain   = 200 * time.Millisecond // until it is asked for the next
 	// throughRelay and byStream are added to the cost of ways, in time, so that others come first.
 	throughRelay = time.Hour
 	byStream     = time.Minute
@@ -48,7 +52,7 @@ const (
 type Member struct {
 	Via    weft.Via
 	Metric int           // one with a higher metric carries data only while none with a lower one does
-	RTT    time.Duration // the least of the last answers; 0: unknown
+	RTT    time.Duration // the least of the last answers; 0: unknown. One that is clearly less than before is told
 }
 
 // A MemberChange is one of the set of members.
@@ -385,7 +389,9 @@ func (a *Agent) seat(now time.Time, out *Actions, cells []cell) {
 		return cmp.Or(cmp.Compare(x.Metric, y.Metric), cmp.Compare(x.Via.Link, y.Via.Link), cmp.Compare(y.Via.Method, x.Via.Method),
 			x.Via.Addr.Compare(y.Via.Addr), cmp.Compare(x.Via.Relay, y.Via.Relay))
 	})
-	same := func(x, y Member) bool { return x.Via == y.Via && x.Metric == y.Metric }
+	same := func(x, was Member) bool {
+		return x.Via == was.Via && x.Metric == was.Metric && x.RTT+keepMember > was.RTT
+	}
 	if slices.EqualFunc(list, b.list, same) {
 		return
 	}

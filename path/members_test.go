@@ -300,3 +300,29 @@ func TestManyLinksOfBothSidesFindEachOther(t *testing.T) {
 		t.Errorf("members are %v", r.vias())
 	}
 }
+
+func TestAMemberThatSeemedSlowIsAskedAgain(t *testing.T) {
+	r := linked(t, at(0, "203.0.113.1:5"))
+	one, two := way(1, "203.0.113.1:5"), way(2, "203.0.113.1:5")
+	rtts := map[weft.Via]time.Duration{one: 20 * ms}
+	r.play(2*time.Second, rtts)
+	// The neighbour is found, the radio is awake: the pings that waited for it are answered all at once, and late.
+	was := r.now
+	rtts[two] = 500 * ms
+	for len(r.bond.list) < 2 && r.now.Sub(was) < 5*time.Second {
+		r.play(10*ms, rtts)
+	}
+	r.needMembers(one, two)
+	rtts[two] = 30 * ms
+	r.play(time.Second, rtts)
+	for _, m := range r.bond.list {
+		if m.Via == two && m.RTT != 30*ms {
+			t.Errorf("a second after it joined, a member is said to take %v, and takes %v", m.RTT, rtts[two])
+		}
+	}
+	// Then it is as any other.
+	r.play(10*time.Second, rtts)
+	if n := len(pings(r.sent, two)); n > 2 {
+		t.Errorf("it is asked %d times in 10 s", n)
+	}
+}

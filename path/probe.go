@@ -133,6 +133,8 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 		return time.Time{}
 	case p.standing.seek:
 		every = a.seekEvery(now, p)
+	case p.standing.in && p.rtt.samples < memberSamples && p.probe.tries <= memberSamples:
+		every = memberAgain
 	case p.health.state == Valid && p == a.choice.pair:
 		switch {
 		case !a.busy(now):
@@ -241,7 +243,9 @@ func (a *Agent) ponged(now time.Time, came weft.Via, from *pair, m wire.Pong) {
 			if now.Sub(sent) > maxRTT {
 				return
 			}
+			was := p.rtt.base()
 			p.rtt.add(now.Sub(sent))
+			a.bond.dirty = a.bond.dirty || p.standing.in && p.rtt.base()+keepMember <= was
 			p.probe.pong, p.probe.after, p.heard, p.probe.tries = now, sent, now, 0
 			if m.Link != 0 && p.via.Method == weft.Direct && m.Link != p.arrives {
 				p.arrives, a.bond.dirty = m.Link, true
