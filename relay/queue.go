@@ -41,7 +41,7 @@ type chunk struct {
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
 // queue holds the frames that wait for one stream: any number of goroutines add, one takes. It is bounded in
-// bytes and in age and drops from its head. Nobody who adds ever waits for the stream.
+// bytes and in age, is kept from standing by CoDel, and drops from its head. Nobody who adds ever waits for the stream.
 type queue struct {
 	most int
 	age  time.Duration
@@ -51,7 +51,9 @@ type queue struct {
 
 	mu         sync.Mutex
 	head, tail *chunk
-	size       int    // bytes in chunks
+	size       int // bytes in chunks
+	borrowed   int // of what all queues share, in bytes
+	codel      codel
 	urgent     []byte // frames of the protocol's own: not dropped, and ahead of all others
 	ahead      int    // how many bytes of them may wait
 	waiting    bool   // the taker is
@@ -112,7 +114,7 @@ func (q *queue) frames(b []byte) (crowded bool) {
 	for len(b) > 0 && !q.closed {
 		n, count := frameSize(b), 1
 		dst := q.room(now, n)
-		for most := min(cap(dst), q.most-q.size); n < len(b); count++ {
+		for most := min(cap(dst), q.free()); n < len(b); count++ {
 			next := frameSize(b[n:])
 			if n+next > most {
 				break
@@ -144,7 +146,7 @@ func (q *queue) control(add func(dst []byte) []byte) {
 // room returns memory for n bytes at the end of the queue, of length 0, having made room for them.
 func (q *queue) room(now time.Duration, n int) []byte {
 	q.expire(now)
-	for q.size+n > q.most && q.head != nil {
+	for !q.fits(n) && q.head != nil {
 		q.dropFirst(DropQueue)
 	}
 	t := q.tail
@@ -175,6 +177,7 @@ func (q *queue) expire(now time.Duration) {
 			q.dropFirst(DropAge)
 		}
 	}
+	q.giveBack()
 }
 
 // dropFirst drops the oldest frame.
@@ -219,12 +222,17 @@ func (q *queue) take(urgent []byte) (first []byte, c *chunk, open bool) {
 	}
 	first = append(urgent[:0], q.urgent...)
 	q.urgent = q.urgent[:0]
-	q.expire(q.now())
+	now := q.now()
+	q.expire(now)
+	if len(first) == 0 {
+		q.shorten(now)
+	}
 	if len(first) == 0 && q.head != nil {
 		c = q.head
 		q.size -= c.end - c.start
 		q.unlink()
 	}
+	q.giveBack()
 	q.waiting = !q.closed && len(first) == 0 && c == nil
 	return first, c, !q.closed || len(first) > 0
 }
@@ -240,5 +248,6 @@ func (q *queue) close() {
 		chunks.Put(c)
 	}
 	q.size = 0
+	q.giveBack()
 	q.rouse()
 }

@@ -26,7 +26,8 @@ type frame struct {
 // the bound, nothing older than the age is taken, and only the oldest are dropped.
 func TestAQueueLosesTheOldestAndNothingElse(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const most, age = 200_000, 100 * time.Millisecond
+		const age = 100 * time.Millisecond
+		most := rapid.SampledFrom([]int{200_000, 3 << 20}).Draw(rt, "most")
 		var now time.Duration
 		dropped := map[Drop]int{}
 		q := newQueue(most, age, func() time.Duration { return now }, func(why Drop, n int) { dropped[why] += n })
@@ -122,6 +123,9 @@ func TestAQueueLosesTheOldestAndNothingElse(t *testing.T) {
 				}
 				if waiting != q.size || waiting > most {
 					rt.Fatalf("%d bytes wait, it says %d", waiting, q.size)
+				}
+				if waiting > sureBytes+q.borrowed || q.borrowed < 0 {
+					rt.Fatalf("%d bytes wait, with %d borrowed", waiting, q.borrowed)
 				}
 				if added != taken+frames+dropped[DropQueue]+dropped[DropAge] {
 					rt.Fatalf("%d added; %d taken, %d wait, dropped %v", added, taken, frames, dropped)

@@ -41,7 +41,8 @@
 //
 // Streams: per node a goroutine reads up to 128 KiB, hands runs of frames for one receiver to that receiver's
 // queue in one copy, and another goroutine writes the queue, 64 KiB at a time and by one system call, over TLS too.
-// A queue is bounded in bytes and in age and drops from its head: what is late is worth least. So a reader that does
+// A queue is bounded in bytes and in age and drops from its head: what is late is worth least. It is long, because where relay and nodes
+// share processors each has its turn for milliseconds, and CoDel keeps it from standing. So a reader that does
 // not keep up loses, and nobody else waits for it. Where it is the relay that does not keep up, whoever finds a queue
 // crowded lets others have the processor before it reads on: the relay reads no more than it can write, and the
 // senders' TCP slows down. A stream frame and a UDP frame have prefixes of one length, which is how datagrams cross
@@ -75,7 +76,8 @@ type Limits struct {
 	// Handshakes is how many streams may be in their handshake; 1,024. With more, any one of them is ended for
 	// each that comes, so that who opens many and says nothing ends his own.
 	Handshakes int
-	// QueueBytes is what may wait for one node's stream; 1 MiB, which is 80 ms at 100 Mbit/s.
+	// QueueBytes is what may wait for one node's stream; 4 MiB. What is more than 1 MiB is of the 64 MiB that all streams of the
+	// process share.
 	QueueBytes int
 	// QueueAge is how long it may wait; 500 ms. A datagram that waited longer has been sent again.
 	QueueAge time.Duration
@@ -89,7 +91,7 @@ func (l Limits) withDefaults() Limits {
 	}
 	def(&l.Nodes, 65536)
 	def(&l.Handshakes, 1024)
-	def(&l.QueueBytes, 1<<20)
+	def(&l.QueueBytes, 4<<20)
 	if l.QueueAge == 0 {
 		l.QueueAge = 500 * time.Millisecond
 	}

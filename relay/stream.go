@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// clientQueue and clientAge bound what waits at the node for its stream, like Limits at the relay.
-	clientQueue = 1 << 20
+	// clientQueue and clientAge bound what waits at the node for its stream, like Limits at the relay: 4 MiB, as in front of the
+	// cipher.
+	clientQueue = 4 << 20
 	clientAge   = 500 * time.Millisecond
 	// rebindLeast is the least time between two Binds of one stream.
 	rebindLeast = 10 * time.Second
