@@ -39,6 +39,8 @@ func tune(c net.Conn) {
 	if t, ok := stream.TCPConn(c); ok {
 		_ = host.SetUnsentLimit(t, unsentLimit) // an optimisation
 	}
+	// This one is, too.
+	_ = stream.Beneath(c, func(t *net.TCPConn) (net.Conn, error) { return host.NewBusyTCP(t) })
 }
 
 var bigReads = sync.Pool{New: func() any { return new([bigRead]byte) }}

@@ -40,7 +40,8 @@
 // not get less.
 //
 // Streams: per node a goroutine reads up to 128 KiB, hands runs of frames for one receiver to that receiver's
-// queue in one copy, and another goroutine writes the queue, 64 KiB at a time and by one system call, over TLS too.
+// queue in one copy, and another goroutine writes the queue, 64 KiB at a time and by one system call, over TLS too. The runtime is not told of
+// these calls, none of which waits (host.BusyTCP).
 // A queue is bounded in bytes and in age and drops from its head: what is late is worth least. It is long, because where relay and nodes
 // share processors each has its turn for milliseconds, and CoDel keeps it from standing. So a reader that does
 // not keep up loses, and nobody else waits for it. Where it is the relay that does not keep up, whoever finds a queue

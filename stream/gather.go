@@ -105,6 +105,24 @@ func ReadMore(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
+// Beneath replaces the socket beneath TLS by what reads and writes it in another manner. It does nothing where there is no TLS, or
+// where something was read ahead of it. Nobody may read or write c meanwhile.
+func Beneath(c net.Conn, by func(*net.TCPConn) (net.Conn, error)) error {
+	g := gatherOf(c)
+	if g == nil {
+		return nil
+	}
+	socket, ok := TCPConn(g.Conn)
+	if early, is := g.Conn.(*pipe); !ok || is && len(early.early) > 0 {
+		return nil
+	}
+	next, err := by(socket)
+	if err == nil {
+		g.Conn = next
+	}
+	return err
+}
+
 func gatherOf(c net.Conn) *gather {
 	for c != nil {
 		switch t := c.(type) {

@@ -157,3 +157,39 @@ func TestWhatHasNothingBelowIsWrittenAsItIs(t *testing.T) {
 		t.Errorf("%q: %v", b, err)
 	}
 }
+
+func TestWhatIsBeneathTLSCanBeReplaced(t *testing.T) {
+	conn, below, far := gathering(t)
+	gatherOf(conn).Conn = below.Conn
+	socket, ok := TCPConn(conn)
+	if !ok {
+		t.Fatal("there is no socket")
+	}
+	busy := &counted{Conn: socket}
+	if err := Beneath(conn, func(t *net.TCPConn) (net.Conn, error) {
+		if t != socket {
+			return nil, errors.New("it is another socket")
+		}
+		return busy, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteWhole(conn, []byte("as ever")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 7)
+	if _, err := io.ReadFull(far, b); err != nil || string(b) != "as ever" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if n := len(busy.take()); n != 1 {
+		t.Errorf("%d writes came by what is beneath now", n)
+	}
+	gatherOf(conn).Conn = socket
+	broken := errors.New("it cannot be had")
+	if err := Beneath(conn, func(*net.TCPConn) (net.Conn, error) { return nil, broken }); err != broken {
+		t.Errorf("it says %v", err)
+	}
+	if err := Beneath(socket, func(*net.TCPConn) (net.Conn, error) { return nil, broken }); err != nil {
+		t.Errorf("without TLS it says %v", err)
+	}
+}
