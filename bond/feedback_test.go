@@ -134,6 +134,10 @@ func TestFeedbackNamesPathsAsTheSenderDoes(t *testing.T) {
 	offer(2, 12, 31) // and path 2 has one that another had
 	m.arrive(1, 7, 13)
 	names(33, 31)
+	m.arrive(1, 8, 0)
+	offer(1, 14, 31) // of a session that the path has left behind
+	m.arrive(1, 8, 1)
+	names(33)
 }
 
 func TestACopyCountsForItsPathOnce(t *testing.T) {

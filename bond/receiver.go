@@ -214,7 +214,7 @@ type claim struct {
 func (r *Receiver) name(i int, s *space, counter uint64) {
 	c := r.claim
 	r.claim.made = false
-	if n := &s.seen[i]; c.path != r.routes[i].path || n.some && counter < n.counter {
+	if n := &s.seen[i]; c.path != r.routes[i].path || r.routes[i].serial > s.serial || n.some && counter < n.counter {
 		return
 	}
 	for k := range r.nroutes {

@@ -117,6 +117,14 @@ func (s *Sender) SentControl(now time.Duration, p PathID, session uint32, counte
 	s.sent(now, p, session, counter, message, true)
 }
 
+// SentName is told of an offer, which says its path's number: a message of weft's own like others, but see Again.
+func (s *Sender) SentName(now time.Duration, p PathID, session uint32, counter uint64, message []byte) {
+	s.sent(now, p, session, counter, message, true)
+	if seq, ok := s.ledger.seq(session, counter); ok {
+		s.ledger.msg(seq).names = true
+	}
+}
+
 func (s *Sender) sent(now time.Duration, p PathID, session uint32, counter uint64, message []byte, quiet bool) {
 	l := s.lane(p)
 	seq, ok := s.ledger.add(session, counter, s.drop)

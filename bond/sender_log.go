@@ -31,6 +31,8 @@ type message struct {
 	settled  bool  // it came, was given up, or is a hole
 	waiting  bool  // to be sent again
 	quiet    bool  // it is weft's own
+	names    bool  // it says its first path's number
+	asked    bool  // the path that it goes by next was asked to say its own
 }
 
 // A series is the counters of one session. The message with counter c has the place c - counter + seq in the ledger.

@@ -230,7 +230,8 @@ func (s *Sender) Idle(now time.Duration) {
 }
 
 // Again returns what is to be sent again, before anything new. It counts as sent when given; message is valid until the
-// next call of anything.
+// next call of anything. Nil: path p is to say its own number first, since what follows says another's, and the receiver would take that
+// for p's. What is older than the newest of its path it does not believe.
 func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 	s.now = max(s.now, now)
 	for len(s.repeat) > 0 {
@@ -249,8 +250,12 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 		if l == nil || wait > 0 {
 			return 0, nil, false
 		}
+		if m.names && !m.asked && !s.said(l, m, seq) {
+			m.asked = true // once: it may not be able to
+			return l.ID, nil, true
+		}
 		s.popRepeat()
-		m.waiting = false
+		m.waiting, m.asked = false, false
 		m.again++
 		l.counts.againPackets++
 		s.hop(now, l, seq, m, int(m.size), m.quiet)
@@ -258,6 +263,14 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 	}
 	s.ledger.trim()
 	return 0, nil, false
+}
+
+// said reports whether what a message says is a path's number, or something newer goes before it by the path.
+func (s *Sender) said(l *lane, m *message, seq uint64) bool {
+	if o, _ := s.flight(m.hops[0], seq); o == l {
+		return true
+	}
+	return l.flights.head != l.flights.tail && l.flights.at(l.flights.head-1).seq > seq
 }
 
 // surer is by how much more of what is sent a path may lose than the best does, for what was lost twice already.

@@ -400,3 +400,45 @@ func TestRedundantCallsBesideABulkFlowStayQuick(t *testing.T) {
 		}
 	})
 }
+
+// TestAnOfferThatABlackHoleTakesNamesNoOtherPath has a path fail just as it says its number: that goes again by another, which has carried nothing
+// yet. The receiver is not to take that for the one that failed, or what comes by the living path would count for the dead one.
+func TestAnOfferThatABlackHoleTakesNamesNoOtherPath(t *testing.T) {
+	for _, n := range []int{2, 3} {
+		forSeeds(t, 8, func(t *testing.T, w *world) {
+			links := []*link{line{mbit: 100, rtt: time.Millisecond}.link(w)}
+			for range n - 1 {
+				links = append(links, line{mbit: 100, rtt: 2 * time.Millisecond}.link(w))
+			}
+			a, b := tunnel(w, true, nil, links...)
+			for _, x := range a.ways[1:] {
+				x.down = true
+			}
+			a.setPaths()
+			u := startUDP(a, b, 1, 8, 1200)
+			at := w.now + 5*time.Second + time.Duration(w.rnd.Int64N(int64(100*time.Millisecond)))
+			w.at(at-50*time.Millisecond, func() {
+				for _, x := range a.ways {
+					x.down = false
+				}
+				a.setPaths()
+			})
+			w.at(at, func() {
+				u.gap, u.last = 0, w.now
+				links[0].dead(true)
+				a.say(a.ways[0])
+			})
+			w.run(at + 3*time.Second)
+			lost := u.lost(at-time.Second, at+2*time.Second)
+			t.Logf("%d links: gap %v, lost %d, %+v", n, u.gap.Round(time.Millisecond), lost, b.r.Stats())
+			if u.gap > 150*time.Millisecond || lost > 5 {
+				t.Errorf("of %d links: nothing comes for %v, and %d datagrams are lost", n, u.gap, lost)
+			}
+			for _, e := range a.events {
+				if e.At > at && e.Path != a.ways[0].id && e.To == bond.Silent {
+					t.Errorf("of %d links: path %d lives, and falls silent: %s", n, e.Path, e.Reason)
+				}
+			}
+		})
+	}
+}

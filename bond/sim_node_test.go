@@ -30,12 +30,11 @@ type node struct {
 
 	redundant func(inner []byte) bool // nil: nothing is
 	urgent    func(inner []byte) bool
+	offered   time.Duration
 	alarm     time.Duration // when a timer is set
 	turn      bool          // feedback goes by two ways
 	heard     *way          // by which the newest data came
-	offered   time.Duration
-	named     map[bond.PathID]int64
-	asleep    bool // its threads do not run
+	asleep    bool          // its threads do not run
 	sockets   map[bond.PathID][][]byte
 	unsent    [][]byte   // of the device
 	silent    func(*way) // data by it does not arrive; nil: nobody is told
@@ -54,6 +53,7 @@ type way struct {
 	down    bool // not in the set
 	refused int  // messages, since it was down
 	known   bool // the peer has it by its number
+	offered time.Duration
 	metric  int
 	rtt     time.Duration
 }
@@ -78,7 +78,7 @@ func tunnel(w *world, bonded bool, control func() bond.Control, links ...*link) 
 		b.ways = append(b.ways, &way{id: bond.PathID(i + 1), far: bond.PathID(101 + i), out: l.back, rtt: rtt})
 	}
 	for i, n := range []*node{a, b} {
-		n.flows, n.seen, n.named = map[uint16]func([]byte){}, map[uint64]bool{}, map[bond.PathID]int64{}
+		n.flows, n.seen = map[uint16]func([]byte){}, map[uint64]bool{}
 		n.session = uint32(1000 * (i + 1))
 		if bonded {
 			n.sockets = map[bond.PathID][][]byte{}
@@ -167,9 +167,13 @@ func (n *node) pump() {
 	target := n.s.Target()
 	n.q.SetTarget(target, max(queue.Interval, 4*target))
 	for {
-		if p, m, ok := n.s.Again(now); ok {
+		if p, m, ok := n.s.Again(now); ok && m == nil {
+			n.say(n.way(p))
+			continue
+		} else if ok {
 			n.sentAgain++
 			n.transmit(n.way(p), append([]byte(nil), m...))
+			n.introduce(n.way(p))
 			continue
 		}
 		if !n.pop() {
@@ -198,6 +202,7 @@ func (n *node) pump() {
 					n.sentCopies++
 					n.s.SentCopy(now, second, session, counter, size)
 					n.transmit(n.way(second), m)
+					n.introduce(n.way(second))
 				}
 			}
 			if !n.pop() {
@@ -230,7 +235,11 @@ func (n *node) control(frame []byte, only *way, elsewhere bool) {
 		first = n.ways[0]
 	}
 	n.sentControl++
-	n.s.SentControl(now, first.id, session, counter, m)
+	if only != nil {
+		n.s.SentName(now, first.id, session, counter, m)
+	} else {
+		n.s.SentControl(now, first.id, session, counter, m)
+	}
 	n.transmit(first, m)
 	if n.turn = !n.turn; only != nil || !n.turn && n.redundant == nil && !elsewhere {
 		return
@@ -264,9 +273,28 @@ func (n *node) offer() {
 		if p.ID == best {
 			n.offered = n.w.now
 		}
-		n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x, false)
+		n.say(x)
 	}
 	n.w.after(time.Second, n.offer)
+}
+
+// introduce has a way say at once how it is called, if the peer may know neither that nor what another is called.
+func (n *node) introduce(x *way) {
+	if x.known || x.offered != 0 && n.w.now-x.offered < time.Second {
+		return
+	}
+	for _, o := range n.ways {
+		if o != x && !o.down && !o.known {
+			n.say(x)
+			return
+		}
+	}
+}
+
+// say has an offer say by a way how it is called.
+func (n *node) say(x *way) {
+	x.offered = n.w.now
+	n.control(wire.AppendOffer(nil, wire.Offer{Seq: uint32(n.w.now / time.Millisecond), Path: uint16(x.id)}), x, false)
 }
 
 // arrive is told of a message in the socket of a path.
@@ -333,8 +361,7 @@ func (n *node) receive(p bond.PathID, m []byte) {
 		case ours && kind == wire.InnerOffer:
 			if o, err := wire.ParseOffer(inner); err != nil {
 				n.w.t.Error(err)
-			} else if int64(o.Seq) > n.named[p] { // else it was sent again, perhaps by another path than it names
-				n.named[p] = int64(o.Seq)
+			} else {
 				n.r.Named(p, o.Path)
 			}
 		case ours && kind == wire.InnerFeedback:

@@ -23,6 +23,7 @@ type detour struct {
 	to    netip.AddrPort
 	from  atomic.Pointer[netip.AddrPort]
 	cut   atomic.Bool
+	last  atomic.Int32 // what is as long, in bytes, is the first that does not come through; 0: nothing is
 	delay time.Duration
 	ended sync.WaitGroup
 }
@@ -60,6 +61,9 @@ func (d *detour) pump(in, out *net.UDPConn, where func(from netip.AddrPort) neti
 			return
 		}
 		to := where(unmap(from))
+		if last := d.last.Load(); last != 0 && n == int(last) {
+			d.cut.Store(true)
+		}
 		if d.cut.Load() {
 			continue
 		}

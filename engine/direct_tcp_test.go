@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"weft"
+	"weft/bond"
 	"weft/wire"
+	"weft/wireguard"
 )
 
 // fakeConnection is a TCP connection's end: what is sent by it comes out at the other node.
@@ -130,6 +132,38 @@ func TestAConnectionIsAWayOfABondLikeAnyOther(t *testing.T) {
 			}
 			exchange(t, b, a, n)
 		})
+	}
+}
+
+// TestAWayThatFailsAsItSaysItsNumberIsTheOnlyOneThatIsSilent: its offer goes again by the other way, which has not been used.
+func TestAWayThatFailsAsItSaysItsNumberIsTheOnlyOneThatIsSilent(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 0)
+	there, back := &fakeConnection{a, b, viaAccepted}, &fakeConnection{b, a, viaDialed}
+	a.SetConnection(b.id, viaDialed, newLater(t, func(x [][]byte) { there.SendTo(b.id, x) }, a, b))
+	b.SetConnection(a.id, viaAccepted, newLater(t, func(x [][]byte) { back.SendTo(a.id, x) }, a, b))
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c)), RTT: time.Microsecond}, {Via: viaDialed, RTT: 30 * time.Millisecond}}})
+	b.SetBond(a.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.out))}, {Via: viaAccepted}}})
+	bonds(t, a, b, 1)
+	const n = 1000
+	inOrder(t, a, b, series(t, a, b, n, 500*time.Microsecond, func(i int) {
+		if i < n/2 || d.cut.Load() {
+			return
+		}
+		d.last.Store(int32(wireguard.Padded(wire.OfferSize, 1420) + wireguard.Overhead))
+		x := a.peer2(b).bond.Load()
+		x.mu.Lock()
+		x.ways[0].named.Store(false) // as if the peer had not shown yet that it knows it
+		x.offerAt = 0
+		x.mu.Unlock()
+	}), n)
+	if !d.cut.Load() {
+		t.Error("no offer went by the way that was to fail")
+	}
+	s := a.BondStatus(b.id)
+	for _, x := range s.Events[1:] { // the first is that it is there
+		if x.Via == viaDialed && x.To == bond.Silent {
+			t.Errorf("the connection lives, and is held to be silent: %+v", s.Events)
+		}
 	}
 }
 

@@ -138,7 +138,6 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 		return
 	}
 	soon := offerAgain
-	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
 	for _, w := range b.ways[:b.live] {
 		// A frame by a way that takes long is a gap for data that does not: so others than the best say their number only where it is needed.
 		needed := !w.named.Load() && w.carried.Load()
@@ -149,7 +148,7 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 			soon = offerNamed
 		}
 		w.carried.Store(false)
-		o.put(b, s, w, now, wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())}), true)
+		o.offer(b, s, w, now)
 	}
 	o.paced.flush()
 	switch {
@@ -163,8 +162,29 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 	b.tries++
 }
 
-// put seals a packet for a way and sends it. B.mu is held.
-func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []byte, control bool) (message []byte, counter uint64) {
+// name has a way say at once how it is called, if the peer may know neither that nor what another is called: then it could not be told by which
+// of them a message came that went by both. B.mu is held.
+func (o *sender) name(b *bonded, s *session, w *way, now time.Duration) {
+	if at := time.Duration(w.offered.Load()); w.named.Load() || at != 0 && now-at < offerNamed {
+		return
+	}
+	for _, x := range b.ways[:b.live] {
+		if x != w && !x.named.Load() {
+			o.offer(b, s, w, now)
+			return
+		}
+	}
+}
+
+// offer says by a way how it is called. B.mu is held.
+func (o *sender) offer(b *bonded, s *session, w *way, now time.Duration) {
+	w.offered.Store(int64(now))
+	var room [wire.OfferSize + wireguard.PaddingMultiple]byte
+	o.put(b, s, w, now, wire.AppendOffer(room[:0], wire.Offer{Seq: b.offer, Path: uint16(w.path())}), true)
+}
+
+// put seals a packet, or an offer, for a way and sends it. B.mu is held.
+func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []byte, offer bool) (message []byte, counter uint64) {
 	l, err := o.e.lane(w)
 	if err != nil {
 		o.e.drops.noRoute.Add(1) // what was lost by it is found out as any loss is
@@ -174,9 +194,9 @@ func (o *sender) put(b *bonded, s *session, w *way, now time.Duration, packet []
 		return nil, 0
 	}
 	switch {
-	case control && !b.on.Load(): // nothing is in order yet, and nobody waits for it
-	case control:
-		b.send.SentControl(now, w.path(), s.Remote, counter, message)
+	case offer && !b.on.Load(): // nothing is in order yet, and nobody waits for it
+	case offer:
+		b.send.SentName(now, w.path(), s.Remote, counter, message)
 	default:
 		b.send.Sent(now, w.path(), s.Remote, counter, message)
 		w.carried.Store(true)
@@ -256,6 +276,10 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		l.target = t
 		l.queue.SetTarget(t, max(queue.Interval, intervalTargets*t))
 	}
+	s := b.peer.current.Load()
+	if s != nil && int64(now) >= s.until {
+		s = nil
+	}
 	sealed := 0
 	for sealed < burstSize/2 {
 		id, message, ok := b.send.Again(now)
@@ -263,13 +287,8 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 			break
 		}
 		if w := b.way(id); w != nil {
-			o.carry(w, b.peer.id, message, (*burst).carry)
+			sealed += o.again(b, s, w, now, message)
 		}
-		sealed += len(message)
-	}
-	s := b.peer.current.Load()
-	if s != nil && int64(now) >= s.until {
-		s = nil
 	}
 	blocked := false
 	for sealed < burstSize/2 {
@@ -312,6 +331,21 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 	return o.sleep(l, now, blocked)
 }
 
+// again sends a message again by a way, or has it say its number: the message says another's (bond.Sender.Again). It tells how much went. B.mu is held.
+func (o *sender) again(b *bonded, s *session, w *way, now time.Duration, message []byte) int {
+	if message != nil {
+		o.carry(w, b.peer.id, message, (*burst).carry)
+	}
+	switch {
+	case s == nil:
+	case message == nil:
+		o.offer(b, s, w, now)
+	default:
+		o.name(b, s, w, now)
+	}
+	return len(message)
+}
+
 // one sends one packet by a way, and by a second if it is to have two.
 func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel) {
 	message, counter := o.put(b, s, w, now, x.data[:x.n], false)
@@ -329,6 +363,7 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 			b.send.SentCopy(now, id, s.Remote, counter, len(message))
 			second.carried.Store(true)
 			o.carry(second, b.peer.id, message, (*burst).copy)
+			o.name(b, s, second, now)
 		}
 	}
 }

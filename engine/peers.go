@@ -61,6 +61,7 @@ type way struct {
 	// One bond follows another, and for a moment both are at work.
 	named    atomic.Bool   // the peer has shown that it knows the number
 	carried  atomic.Bool   // data went by it that the peer could not yet name
+	offered  atomic.Int64  // when it last said its number, in nanoseconds after Engine.began; 0: never
 	reported atomic.Uint32 // packets that came by it, as the peer has counted them
 	heard    atomic.Int64  // when the peer said that there were more, in nanoseconds after Engine.began; 0: never
 

@@ -42,11 +42,10 @@ type bonded struct {
 	offered uint32
 	offers  bool // they are sent
 
-	recv  *bond.Receiver
-	seen  map[uint64]bool // counters that came
-	named map[bond.PathID]uint32
-	came  weft.Via // by which the newest data came
-	turn  bool
+	recv *bond.Receiver
+	seen map[uint64]bool // counters that came
+	came weft.Via        // by which the newest data came
+	turn bool
 
 	alarm time.Time // when it wakes; zero: never
 	gone  bool
@@ -54,7 +53,7 @@ type bonded struct {
 
 func newBonded(n *node, p *peer) *bonded {
 	return &bonded{n: n, p: p, ids: map[weft.Via]bond.PathID{}, vias: map[bond.PathID]weft.Via{},
-		recv: bond.NewReceiver(bond.ReceiverConfig{}), seen: map[uint64]bool{}, named: map[bond.PathID]uint32{}}
+		recv: bond.NewReceiver(bond.ReceiverConfig{}), seen: map[uint64]bool{}}
 }
 
 // now is the time as bonds have it.
@@ -162,7 +161,10 @@ func (b *bonded) work(now time.Time) {
 func (b *bonded) pump(now time.Time) {
 	b.queue.SetTarget(b.send.Target(), max(queue.Interval, 4*b.send.Target()))
 	for {
-		if id, message, ok := b.send.Again(b.now()); ok {
+		if id, message, ok := b.send.Again(b.now()); ok && message == nil {
+			b.name(b.vias[id])
+			continue
+		} else if ok {
 			b.transmit(id, message, "data again")
 			continue
 		}
@@ -229,7 +231,11 @@ func (b *bonded) control(frame []byte, via weft.Via, what string) {
 	copy(message[bondHeader:], frame)
 	counter := b.count(message)
 	if b.send != nil && slices.ContainsFunc(b.live, func(m path.Member) bool { return m.Via == via }) {
-		b.send.SentControl(b.now(), b.number(via), bondSession, counter, message)
+		sent := b.send.SentControl
+		if kind, _ := wire.InnerKind(frame); kind == wire.InnerOffer {
+			sent = b.send.SentName
+		}
+		sent(b.now(), b.number(via), bondSession, counter, message)
 	}
 	b.n.sendBy(b.p, via, message, 0, what)
 }
@@ -242,10 +248,15 @@ func (b *bonded) offer(now time.Time) {
 	b.offered++
 	for _, m := range b.live {
 		if len(b.live) > 1 {
-			b.control(wire.AppendOffer(nil, wire.Offer{Seq: b.offered, Path: uint16(b.number(m.Via))}), m.Via, "offer to bond")
+			b.name(m.Via)
 		}
 	}
 	b.n.w.net.At(now.Add(offerEvery), b.offer)
+}
+
+// name says by a way how it is called.
+func (b *bonded) name(via weft.Via) {
+	b.control(wire.AppendOffer(nil, wire.Offer{Seq: b.offered, Path: uint16(b.number(via))}), via, "offer to bond")
 }
 
 // tell sends feedback: by the way that the newest data came by, since that one works, and every other by another as well, since
@@ -290,8 +301,7 @@ func (b *bonded) take(now time.Time, via weft.Via, message []byte) {
 func (b *bonded) takeControl(id bond.PathID, frame []byte) {
 	switch kind, _ := wire.InnerKind(frame); kind {
 	case wire.InnerOffer:
-		if o, err := wire.ParseOffer(frame); err == nil && o.Seq > b.named[id] { // else it was sent again, perhaps by another path than it names
-			b.named[id] = o.Seq
+		if o, err := wire.ParseOffer(frame); err == nil {
 			b.recv.Named(id, o.Path)
 		}
 	case wire.InnerFeedback:
