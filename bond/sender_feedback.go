@@ -74,7 +74,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	var i uint32
 	if ok {
 		l, i = s.sender(s.ledger.msg(seq), seq, f, p)
-	} else {
+	} else if seq > 0 {
 		l, i = s.copied(seq, f, p)
 	}
 	if l == nil || int32(i-l.newest) < 0 {

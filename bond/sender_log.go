@@ -43,8 +43,8 @@ type series struct {
 	n       uint64 // messages and holes
 }
 
-// A ledger remembers what was sent and not settled, with copies, oldest first. Places in it are numbered by seq without end. It grows to
-// its bounds as needed, and then forgets the oldest.
+// A ledger remembers what was sent and not settled, with copies, oldest first. Places in it are numbered by seq without end, from 1:
+// zero is none. It grows to its bounds as needed, and then forgets the oldest.
 type ledger struct {
 	ring       []message
 	came       []uint64 // one bit a place: reported arrived
@@ -62,7 +62,7 @@ type ledger struct {
 func newLedger(memory int) ledger {
 	return ledger{
 		ring: make([]message, logFirst), came: make([]uint64, logFirst/64),
-		bytes: make([]byte, min(logBytes, memory)), memory: int32(memory),
+		bytes: make([]byte, min(logBytes, memory)), memory: int32(memory), tail: 1, head: 1,
 	}
 }
 
@@ -74,7 +74,7 @@ func (l *ledger) stretch() uint64 { return l.head - l.tail }
 
 func (l *ledger) msg(seq uint64) *message { return &l.ring[seq&uint64(len(l.ring)-1)] }
 
-// seq finds a counter's place.
+// seq finds a counter's place. It is false for one that was given up, and zero besides for one that never had any.
 func (l *ledger) seq(session uint32, counter uint64) (uint64, bool) {
 	for i := l.nseries - 1; i >= 0; i-- {
 		sp := &l.series[i]

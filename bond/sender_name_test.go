@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 	"time"
+
+	"weft/wire"
 )
 
 // TestAPathSaysItsOwnNumberBeforeItRepeatsAnothers: what is sent again is the same bytes, and the receiver takes what an offer says for the number of the
@@ -36,4 +38,23 @@ func TestAPathSaysItsOwnNumberBeforeItRepeatsAnothers(t *testing.T) {
 	s, now = lost() // by path 2 something newer went, so the receiver believes nothing older of it
 	s.Sent(now, 2, 7, 2, make([]byte, 1000))
 	again(s, now+20*tick, offer)
+}
+
+// TestNothingIsLearnedFromACounterThatWasNeverSent has the receiver tell of a message that went before there was a bond, by a path that it does not
+// know the number of.
+func TestNothingIsLearnedFromACounterThatWasNeverSent(t *testing.T) {
+	s, now := two(nil), time.Second
+	s.Sent(now, 1, 7, 5, make([]byte, 1000))
+	s.SentCopy(now, 2, 7, 5, 1000)
+	for range 2 {
+		now += 20 * tick
+		clock := uint64(now / time.Microsecond)
+		f := wire.Feedback{Session: 7, Base: 6, Clock: clock, NPaths: 2}
+		f.Paths[0] = wire.FeedbackPath{ID: 1, Newest: 5, At: clock - 10_000}
+		f.Paths[1] = wire.FeedbackPath{Newest: 3, At: clock - 900_000}
+		s.Feedback(now, &f)
+	}
+	if p := s.Status(nil)[1]; p.InFlight == 0 {
+		t.Errorf("nothing has come by path %d, and it counts as arrived", p.ID)
+	}
 }
