@@ -60,6 +60,8 @@ type sender struct {
 	turn   atomic.Int32
 	lately atomic.Int64 // when there was a packet in the device
 
+	patience host.Patience
+
 	lines  []*line       // of peers with several ways
 	paced  *burst        // what goes by them
 	cutter cutter        // what is put into lines
@@ -110,8 +112,12 @@ func (o *sender) read() (int, error) {
 // what was scratch before is in the queue then, or sent.
 func (o *sender) wait() (int, error) {
 	o.roused = true // unless a packet is what ends it
-	for again := 0; ; again++ {
-		if n, err := o.read(); n > 0 || err != nil || again > host.Looks {
+	for again, looks := 0, o.patience.Looks(); ; again++ {
+		n, err := o.read()
+		if n > 0 && again > 0 && again <= looks {
+			o.patience.Found()
+		}
+		if n > 0 || err != nil || again > looks {
 			return n, err
 		}
 		left := forever
@@ -120,12 +126,13 @@ func (o *sender) wait() (int, error) {
 				return 0, nil
 			}
 		}
-		if again < host.Looks {
+		if again < looks {
 			host.LetOthers()
 			continue
 		}
+		o.patience.Missed()
 		o.turn.Store(nobodys)
-		err := o.from.Await(left)
+		err = o.from.Await(left)
 		for !o.turn.CompareAndSwap(nobodys, own) {
 			host.LetOthers() // an opener is about to give it back
 		}

@@ -5,7 +5,7 @@ package host
 // (IFF_MULTI_QUEUE).
 //
 // The system calls never block and so bypass the scheduler's bookkeeping, which costs as much as a small packet. A
-// reader that finds nothing shall look again a few times ([Looks]), since waking up costs more than a look, and then its thread
+// reader that finds nothing shall look again a few times ([Patience]), since waking up costs more than a look, and then its thread
 // waits for the descriptor itself ([TUNQueue.Await]; see gate). [TUNQueue.Wake] brings it back from there; while it is awake, waking costs two
 // atomic operations.
 
@@ -14,10 +14,6 @@ type TUNOffloads struct {
 	TCP bool // gives TSO for IPv4 and IPv6; it always takes them
 	UDP bool // gives and takes USO (Linux 6.2)
 }
-
-// Looks is how often something that is not ready is looked at again before its thread waits: others have their turn
-// between (LetOthers), and waking up costs more than a look.
-const Looks = 8
 
 // maxInterfaceName is the longest name of an interface in Linux: IFNAMSIZ less the final zero.
 const maxInterfaceName = 15

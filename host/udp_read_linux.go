@@ -31,6 +31,8 @@ type UDPReader struct {
 	want   int // messages of the next system call, at most
 	errno  syscall.Errno
 
+	patience Patience
+
 	messages [UDPBatch]mmsghdr
 	iovs     [UDPBatch]unix.Iovec
 	names    [UDPBatch]unix.RawSockaddrInet6
@@ -104,7 +106,8 @@ func (r *UDPReader) attempt(fd uintptr) bool {
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
-			if again >= Looks {
+			if again >= r.patience.Looks() {
+				r.patience.Missed()
 				return false
 			}
 			LetOthers()
@@ -112,6 +115,9 @@ func (r *UDPReader) attempt(fd uintptr) bool {
 			r.errno = errno
 			return true
 		default:
+			if again > 0 {
+				r.patience.Found()
+			}
 			r.n = int(n)
 			return true
 		}
