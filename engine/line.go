@@ -15,9 +15,12 @@ const (
 	// lineBytes and linePackets bound what waits for the ways of one bond: CoDel leaves much less standing.
 	lineBytes   = 4 << 20
 	linePackets = 2048
-	// leastWait is how long a sender sleeps at least that waits for its turn on a path: the resolution of timers (50 us of slack on
+	// leastWait is the least from one look at what is in order to the next: the resolution of timers (50 us of slack on
 	// Linux), and what would otherwise be a loop.
 	leastWait = 50 * time.Microsecond
+	// paceGrain is how long a sender sleeps at least that waits for its turn on a path: what may go in it goes in one burst (package bond
+	// gives as much at once), and each sleep and waking costs more than a packet.
+	paceGrain = time.Millisecond
 	// intervalTargets is how many targets CoDel's interval is at least.
 	intervalTargets = 4
 	// lineIdle is how long a line of a bond without traffic is kept: it takes half a megabyte.
@@ -401,7 +404,7 @@ func (o *sender) sleep(l *line, now time.Duration, blocked bool) time.Duration {
 	default:
 		at = l.idle + lineIdle
 	}
-	at = max(at, now+leastWait)
+	at = max(at, now+paceGrain)
 	if b.home == o {
 		b.until = at
 	}
