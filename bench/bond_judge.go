@@ -154,24 +154,33 @@ func judgeDown(r *BondReport, c *bondCase, control string) {
 // stretch is how long a stretch is over which a rate is told: long enough for bursts to even out, short beside what is asked.
 const stretch = 5 // of sampleEvery
 
-// mean of a curve from one time to another, in seconds.
-func (x *BondRun) mean(from, to float64) float64 {
-	i, j := int(from/x.Step+0.5), min(int(to/x.Step+0.5), len(x.Curve))
+// mean of what the program got from one time to another, in seconds.
+func (x *BondRun) mean(from, to float64) float64 { return x.over(x.Curve, from, to) }
+
+// over is the mean of a curve from one time to another.
+func (x *BondRun) over(curve []float64, from, to float64) float64 {
+	i, j := int(from/x.Step+0.5), min(int(to/x.Step+0.5), len(curve))
 	if i >= j {
 		return 0
 	}
 	sum := 0.0
-	for _, v := range x.Curve[i:j] {
+	for _, v := range curve[i:j] {
 		sum += v
 	}
 	return sum / float64(j-i)
 }
 
-// settled is how long after a time, in seconds, a curve is for good (until the other time) above a rate.
+// settled is how long after a time, in seconds, a connection is for good (until the other time) above a rate, by what comes out of the
+// overlay. What the program gets stops for a round trip at each loss by which TCP looks for its share: by that, a plain connection on
+// one link that does not change is settled after three seconds.
 func (x *BondRun) settled(from, to, rate float64) float64 {
+	curve := x.Curve
+	if x.TCP != nil && len(x.TCP.Came) > 0 {
+		curve = x.TCP.Came
+	}
 	last := 0.0
 	for at := from; at+stretch*x.Step <= to+x.Step/2; at += x.Step {
-		if x.mean(at, at+stretch*x.Step) < rate {
+		if x.over(curve, at, at+stretch*x.Step) < rate {
 			last = at + stretch*x.Step - from
 		}
 	}

@@ -19,6 +19,7 @@ type orderMeter struct {
 
 	mu      sync.Mutex
 	counts  orderCounts
+	bytes   int64 // of payload, those behind a hole too
 	highest uint16
 	any     bool
 }
@@ -72,13 +73,14 @@ func (m *orderMeter) take(b []byte) {
 	if size := int(binary.NativeEndian.Uint16(b[4:])); b[1] != 0 && size > 0 {
 		count = (payload + size - 1) / size
 	}
-	m.count(binary.BigEndian.Uint16(ip[4:]), count)
+	m.count(binary.BigEndian.Uint16(ip[4:]), count, payload)
 }
 
 // count takes packets with numbers that follow each other.
-func (m *orderMeter) count(id uint16, count int) {
+func (m *orderMeter) count(id uint16, count, payload int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.bytes += int64(payload)
 	m.counts.Packets += uint64(count)
 	last := id + uint16(count-1)
 	if ahead := int16(last - m.highest); !m.any || ahead > 0 {
@@ -96,6 +98,40 @@ func (m *orderMeter) reset() orderCounts {
 	c := m.counts
 	m.counts = orderCounts{}
 	return c
+}
+
+// An arrival is what comes over time.
+type arrival struct {
+	meter *orderMeter
+	bytes int64
+	at    time.Duration
+	mbit  []float64
+}
+
+// follow begins to note what comes. Nothing does where nobody watches.
+func (m *orderMeter) follow() *arrival {
+	a := &arrival{meter: m}
+	if m != nil {
+		a.bytes = m.came()
+	}
+	return a
+}
+
+// look notes how much has come since it last looked.
+func (a *arrival) look(now time.Duration) {
+	if a.meter == nil {
+		return
+	}
+	bytes := a.meter.came()
+	a.mbit = append(a.mbit, round(float64(bytes-a.bytes)*8/1e6/(now-a.at).Seconds()))
+	a.bytes, a.at = bytes, now
+}
+
+// came is how much payload has come so far, in bytes.
+func (m *orderMeter) came() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bytes
 }
 
 func (m *orderMeter) close() { m.packets.Close() }

@@ -251,8 +251,10 @@ func (w *bondWorld) runTCP(ctx context.Context, u *bondUnit, x *BondRun) error {
 	var at, atOther [2]int64
 	began := time.Now()
 	events := w.follow(ctx, u, x, began)
+	came := order.follow()
 	err = w.sample(ctx, u, x, began, func(step int, now time.Duration) int64 {
 		got := f.received.Load()
+		came.look(now)
 		switch {
 		case now < u.warm:
 			meter.look(false)
@@ -275,7 +277,9 @@ func (w *bondWorld) runTCP(ctx context.Context, u *bondUnit, x *BondRun) error {
 	})
 	stall, _ := f.stall.take(time.Now())
 	x.StallMS = float64(stall) / float64(time.Millisecond)
-	x.TCP = meter.figures()
+	if x.TCP = meter.figures(); x.TCP != nil {
+		x.TCP.Came = came.mbit
+	}
 	if order != nil {
 		c := order.reset()
 		x.Order = &c

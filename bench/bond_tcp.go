@@ -166,6 +166,9 @@ type TCPFigures struct {
 	SentAgain   float64 `json:"sent_again"`
 	OutOfOrder  float64 `json:"behind_a_hole"` // segments that arrived behind one, of all: lost or late is all the same
 	ReorderSeen uint32  `json:"reorder_seen"`  // how often the sender learnt that its packets had overtaken each other
+
+	// Came is the payload that came out of the overlay, in order or behind a hole, every sampleEvery.
+	Came []float64 `json:"mbit_out_of_the_overlay_over_time,omitempty"`
 }
 
 // A tcpMeter collects them.

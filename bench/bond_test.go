@@ -230,6 +230,25 @@ func TestARateIsSettledWhenItIsNeverBelowAgain(t *testing.T) {
 	if got := x.lowest(5, 20); got != 10 {
 		t.Errorf("the lowest is %v", got)
 	}
+	// A hole, and what waited behind it: all of it came in time.
+	x.Curve, x.TCP = nil, &TCPFigures{}
+	for i := range 200 {
+		v := 30.0
+		switch i {
+		case 150:
+			v = 10
+		case 151:
+			v = 50
+		}
+		x.Curve, x.TCP.Came = append(x.Curve, v), append(x.TCP.Came, 30)
+	}
+	if got := x.settled(10, 20, 28); got != 0 {
+		t.Errorf("what came in time is settled after %v", got)
+	}
+	x.TCP.Came[150] = 10
+	if got := x.settled(10, 20, 28); got < 5.4 {
+		t.Errorf("what did not come until 15.1 s is settled after %v", got)
+	}
 }
 
 func TestBatchesFitIntoTheMachine(t *testing.T) {
