@@ -37,13 +37,35 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// bell is what wakes who waits for a device, and what ends it: devices embed it.
+type bell struct {
+	woken  chan struct{}
+	closed chan struct{}
+	once   *sync.Once
+}
+
+func newBell() bell {
+	return bell{woken: make(chan struct{}, 1), closed: make(chan struct{}), once: new(sync.Once)}
+}
+
+func (b *bell) Wake() {
+	select {
+	case b.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (b *bell) Offloads() Offloads { return Offloads{TCP: true, UDP: true} }
+func (b *bell) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
+
 // memTUN is a device of channels.
 type memTUN struct {
-	out    chan []byte // to the engine
-	in     chan []byte // from the engine
-	closed chan struct{}
-	woken  chan struct{}
-	once   sync.Once
+	bell
+	out chan []byte // to the engine
+	in  chan []byte // from the engine
 
 	mu    sync.Mutex
 	first []byte // taken out by who waited for it
@@ -53,7 +75,7 @@ type memTUN struct {
 }
 
 func newMemTUN() *memTUN {
-	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), closed: make(chan struct{}), woken: make(chan struct{}, 1), answers: make(chan []byte, 256)}
+	return &memTUN{out: make(chan []byte, 256), in: make(chan []byte, 1<<15), bell: newBell(), answers: make(chan []byte, 256)}
 }
 
 // frame puts a virtio-net header in front.
@@ -127,20 +149,8 @@ func (m *memTUN) Write(packet []byte) error {
 	return nil
 }
 
-func (m *memTUN) Wake() {
-	select {
-	case m.woken <- struct{}{}:
-	default:
-	}
-}
-
-func (m *memTUN) Name() string       { return "mem" }
-func (m *memTUN) Queues() []Queue    { return []Queue{m} }
-func (m *memTUN) Offloads() Offloads { return Offloads{TCP: true, UDP: true} }
-func (m *memTUN) Close() error {
-	m.once.Do(func() { close(m.closed) })
-	return nil
-}
+func (m *memTUN) Name() string    { return "mem" }
+func (m *memTUN) Queues() []Queue { return []Queue{m} }
 
 // recorder is a Handler that keeps what it gets.
 type recorder struct {

@@ -18,10 +18,8 @@ import (
 
 // mirror is a device whose other side answers each packet at once, as a kernel does an echo. It knows who reads it.
 type mirror struct {
+	bell
 	t       *testing.T
-	woken   chan struct{}
-	closed  chan struct{}
-	once    sync.Once
 	readers atomic.Int32
 	reading func() // hears of each look
 	packets atomic.Int64
@@ -31,7 +29,7 @@ type mirror struct {
 }
 
 func newMirror(t *testing.T) *mirror {
-	return &mirror{t: t, woken: make(chan struct{}, 1), closed: make(chan struct{}), reading: func() {}}
+	return &mirror{t: t, bell: newBell(), reading: func() {}}
 }
 
 func (m *mirror) Await(most time.Duration) error {
@@ -81,20 +79,8 @@ func (m *mirror) Write(packet []byte) error {
 	return nil
 }
 
-func (m *mirror) Wake() {
-	select {
-	case m.woken <- struct{}{}:
-	default:
-	}
-}
-
-func (m *mirror) Name() string       { return "mirror" }
-func (m *mirror) Queues() []Queue    { return []Queue{m} }
-func (m *mirror) Offloads() Offloads { return Offloads{TCP: true, UDP: true} }
-func (m *mirror) Close() error {
-	m.once.Do(func() { close(m.closed) })
-	return nil
-}
+func (m *mirror) Name() string    { return "mirror" }
+func (m *mirror) Queues() []Queue { return []Queue{m} }
 
 // mirrored is a node, and another with a mirror for a device that has a session with it.
 func mirrored(t *testing.T) (a, b *node, m *mirror) {
