@@ -146,9 +146,7 @@ func (s *Sender) sender(m *message, seq uint64, f *wire.Feedback, p *wire.Feedba
 		l = o
 	}
 	if several {
-		if l = s.known(m, seq, f, p); l != nil && s.remote.some {
-			l = s.likelier(m, seq, l, s.remote.local(p.At))
-		}
+		l = s.known(m, seq, f, p)
 	}
 	if l == nil {
 		return nil, 0
@@ -182,40 +180,6 @@ func (s *Sender) known(m *message, seq uint64, f *wire.Feedback, p *wire.Feedbac
 		l = o
 	}
 	return l
-}
-
-// likelier corrects that by when it came: an offer that was sent again by another path has the receiver take that path for its own.
-func (s *Sender) likelier(m *message, seq uint64, l *lane, at time.Duration) *lane {
-	best, least, named := l, time.Duration(Never), time.Duration(Never)
-	for _, h := range m.hops[:m.n] {
-		o, f := s.flight(h, seq)
-		if f == nil {
-			continue
-		}
-		off := at - f.sent - o.expected()
-		off = max(off, -off)
-		if o == l {
-			named = min(named, off)
-		}
-		if off < least {
-			best, least = o, off
-		}
-	}
-	if named > 2*least+misnamed {
-		return best
-	}
-	return l
-}
-
-// misnamed is how much a name must be off in time not to be believed: as long as nothing is sent again in less.
-const misnamed = 25 * time.Millisecond
-
-// expected is how long the path's packets take lately.
-func (l *lane) expected() time.Duration {
-	if l.est.owd.some {
-		return l.est.owd.latest
-	}
-	return l.RTT / 2
 }
 
 // named reports whether the receiver knows a path's number.

@@ -231,7 +231,7 @@ func TestABusyMachineLosesNoPath(t *testing.T) {
 			}
 		}
 		t.Logf("%.1f %% of what the links carry, %d times silent, %+v", mbit/(32*share)*100, silent, b.r.Stats())
-		if silent > 1 { // one run in fifteen has one, which costs nothing
+		if silent > 0 { // one run in a hundred has one, which costs nothing
 			t.Errorf("paths that are well are called silent %d times", silent)
 		}
 		if mbit < 0.45*32*share { // both ends sleep for a sixth of the time, and one flow waits for each
