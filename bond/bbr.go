@@ -126,6 +126,9 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if s.RTT > 0 {
 		b.rtt += (s.RTT - b.rtt) / 8
 		b.least, b.sent, b.queue = s.MinRTT, s.Sent, s.Queue
+		if b.mode == startup { // the round trip that it began with may have been too long
+			b.bw = max(b.bw, initialWindow/max(b.least.Seconds(), 1e-3))
+		}
 		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
 		own := time.Duration(float64(s.Load)/-b.before.add(now, beforeWithin, -b.bw)*1e9) - b.least
 		if alien := s.Queue - max(own, 0); !t.queued || alien < t.alien {
@@ -311,8 +314,15 @@ func (b *bbr) Capacity() float64 {
 	if b.mode == compete {
 		return b.rival.Capacity()
 	}
+	if b.mode == startup {
+		return b.bw * b.gain
+	}
 	return b.bw
 }
+
+func (b *bbr) Loses() bool { return b.mode == compete }
+
+func (b *bbr) Seeking() bool { return b.mode == startup || b.mode == steady && !b.known }
 
 func (b *bbr) Rate() float64 {
 	switch {

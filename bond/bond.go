@@ -9,14 +9,18 @@
 // receiver held the report; the delay of one way up to a constant that is the same for all paths, so that they can be compared, and what
 // a packet waited in queues is known exactly; and the rate of delivery over a round trip, by the receiver's clock. While a queue
 // never empties, what arrives is what the path carries, and that is known within 10 ms. A message that went by two paths at once is settled by the
-// first copy; each path has credit for its own only when something has come by it that was sent as late.
+// first copy; each path has credit for its own only when something has come by it that was sent as late, and for as many as the receiver counted by it.
+// What a packet will wait is what the line still takes in of what was sent, each from when it was sent: a line that rested has no queue.
 //
 // # Choosing
 //
 // A packet gets its path, and its counter, when a path may send: pacing and window say so. Of those that may, the one by which it
-// arrives first is taken, with the queue that it will find there. But it waits if all of the backlog would arrive sooner by the others alone:
-// so a slow or long path is used for what is long enough to gain by it, and never for a short transfer. The queue in front is the only one that
-// grows; its CoDel target follows the round trip ([Sender.Target]), or one flow could not fill all paths.
+// arrives first is taken, with the queue that it will find there; of paths alike, the one with less to do. But it waits if all of the backlog would
+// arrive sooner by the others alone: so a slow or long path is used for what is long enough to gain by it, and never for a short transfer. What comes
+// later holds up all that follows, and with that what the connection sends next; so there has to be enough to do until then that
+// is no mere burst, and none may hold up others for long (worth). What a path carries is found out by copies of what goes by others, while there
+// always is something to send: nothing waits for those (Explore). The queue in front is the only one that
+// grows; its CoDel target follows the round trip of those paths that carry a good part ([Sender.Target]), or one flow could not fill all paths.
 //
 // # Losing
 //
@@ -39,7 +43,7 @@
 // Feedback is authentic, but may be absurd. What acknowledges more than was sent is ignored whole. Times count only where they are possible.
 // No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
 //
-// Files: sender.go (what the caller tells), sender_next.go (which path), sender_feedback.go (what came), sender_log.go (what was sent),
+// Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_feedback.go (what came), sender_log.go (what was sent),
 // sender_path.go and estimate.go (a path, what is measured of it), remote.go (the receiver's clock), health.go (loss, silence, return),
 // control.go, bbr.go, cubic.go, reno.go; receiver*.go and feedback.go.
 package bond

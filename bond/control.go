@@ -30,6 +30,8 @@ type Control interface {
 	Sample(now time.Duration, s Sample)
 	Rate() float64     // bytes/s to send at
 	Capacity() float64 // bytes/s that the path is believed to carry
+	Loses() bool       // it sends more until something is lost: then losses do not mean that the path is bad
+	Seeking() bool     // it is not known yet how much that is: what was sent did not fill the path
 	Window() int       // bytes that may be in flight, as if each were reported at once
 }
 

@@ -22,10 +22,12 @@ func (e *extreme) add(now time.Duration, within time.Duration, v float64) float6
 	default:
 		e.now = min(e.now, v)
 	}
-	return min(e.now, e.before)
+	return e.lowest()
 }
 
-func (e *extreme) value() time.Duration { return time.Duration(min(e.now, e.before)) }
+func (e *extreme) lowest() float64 { return min(e.now, e.before) }
+
+func (e *extreme) value() time.Duration { return time.Duration(e.lowest()) }
 
 // A mean is smoothed as RFC 6298 section 2 smooths round-trip times.
 type mean struct {

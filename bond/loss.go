@@ -43,6 +43,10 @@ func (l *lossBased) Rate() float64 {
 
 func (l *lossBased) Window() int { return int(l.window) }
 
+func (l *lossBased) Loses() bool { return true }
+
+func (l *lossBased) Seeking() bool { return l.window < l.threshold }
+
 func (l *lossBased) Capacity() float64 { return l.window / max(l.rtt.Seconds(), 1e-4) }
 
 // A loss is noted once a round trip: what is lost of what was sent before the last reduction is the same congestion (RFC 6582).

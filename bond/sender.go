@@ -21,14 +21,16 @@ type Sender struct {
 	repeat []uint64 // places of messages to be sent again, a heap: the oldest first
 	remote remote   // the receiver's clock
 
-	last    *lane         // the one that Next gave
-	now     time.Duration // the latest that was given
-	wake    time.Duration // when Next or Again may do what they could not
-	due     time.Duration // when a timer of a path is
-	slept   time.Duration // until when a timer is not taken for late
-	eased   time.Duration // until when the queue in front may be long
-	events  []Event
-	ignored uint64 // feedback that cannot be
+	last     *lane         // the one that Next gave
+	explore  *lane         // that is to have a copy, so that more is known of it
+	standing extreme       // bytes that waited in front lately, at least
+	now      time.Duration // the latest that was given
+	wake     time.Duration // when Next or Again may do what they could not
+	due      time.Duration // when a timer of a path is
+	slept    time.Duration // until when a timer is not taken for late
+	eased    time.Duration // until when the queue in front may be long
+	events   []Event
+	ignored  uint64 // feedback that cannot be
 }
 
 // NewSender returns a Sender without paths.

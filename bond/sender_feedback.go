@@ -77,7 +77,13 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	} else if seq > 0 {
 		l, i = s.copied(seq, f, p)
 	}
-	if l == nil || int32(i-l.newest) < 0 {
+	if l == nil {
+		return
+	}
+	if PathID(p.ID) == l.ID {
+		l.line.tally.reported(p.Packets)
+	}
+	if int32(i-l.newest) < 0 {
 		return
 	}
 	if l.health.state == Silent || l.health.doubted > 0 {
@@ -238,10 +244,15 @@ func (s *Sender) past(now time.Duration, sr *series) {
 	}
 }
 
-// pass has copies that came by another path first count as arrived by this one, up to a flight that has.
+// pass has copies that came by another path first count as arrived by this one, up to a flight that has: as many as the receiver has counted.
 func (l *lane) pass(now time.Duration, i uint32) {
 	for j := l.newest; int32(j-i) <= 0; j++ {
-		if f := l.flights.at(j); l.flights.has(j) && f.state == elsewhere {
+		switch f := l.flights.at(j); {
+		case !l.flights.has(j) || f.state != elsewhere:
+		case l.line.tally.some && l.line.tally.left <= 0:
+			f.state = void
+			l.inFlight -= int(f.size)
+		default:
 			l.landed(now, f)
 		}
 	}
@@ -281,6 +292,7 @@ func (s *Sender) arrived(now time.Duration, seq uint64) {
 }
 
 func (l *lane) credit(f *flight) {
+	l.line.tally.left = max(l.line.tally.left-1, -tallyMost)
 	l.delivered += uint64(f.size)
 	l.news.came += int(f.size)
 }
@@ -318,6 +330,10 @@ func (l *lane) tell(now time.Duration) {
 			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
 			Rate: n.rate, Drain: n.drain, Limited: n.limited, Starved: n.starved, Sent: l.mark.sent, Load: int(l.mark.load), Round: n.round,
 		})
+	}
+	if n.rtt > 0 {
+		l.line.heard = now
+		l.occupy()
 	}
 	l.news = news{}
 }

@@ -8,6 +8,9 @@ const (
 	burst = time.Millisecond
 	// credit is how far pacing lags behind timers that come late before it counts as a pause.
 	credit = 4 * time.Millisecond
+	// alike are paths by which a packet arrives within it, and a 16th of the round trip: those share what there is to be sent, so that one that fails has
+	// little of it, and more is known of the others.
+	alike = time.Millisecond
 )
 
 // Next finds the path by which the packet at the head of the queue may go now. size is its length on the wire without
@@ -22,33 +25,49 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 	if s.ledger.stretch() >= stretchMost {
 		return 0, 0, false // until feedback has room to tell of more
 	}
+	s.standing.add(now, standsFor, float64(backlog))
 	from := s.pool()
 	var best *lane
 	var soonest time.Duration
-	for _, l := range s.lanes {
+	stands := s.standing.lowest() >= float64(2*size)
+	var arrives [maxLanes]time.Duration // by lane; Never: it may not send now
+	closed := false                     // by its window, and it is known that this is all that it carries
+	for i, l := range s.lanes {
+		arrives[i] = Never
 		if !l.in(from) {
 			continue
 		}
 		wait, open := s.wait(now, l, size)
 		if !open {
 			l.held = true
+			closed = closed || !l.ctl.Seeking()
 		} else if wait > 0 {
 			s.wake = min(s.wake, now+wait)
 			l.waited = true
-		} else if at := l.arrival(now, size); best == nil || at < soonest {
-			best, soonest = l, at
+		} else {
+			arrives[i] = l.arrival(now, size) + l.risk(now, stands)
+			if best == nil || arrives[i] < soonest {
+				best, soonest = l, arrives[i]
+			}
 		}
 	}
 	if best == nil {
 		return 0, 0, false
 	}
-	// What comes by the fastest that may send is not to come later than it would if all of the backlog waited for the others.
-	if s.wake != Never && s.without(now, best, size, backlog+best.Overhead, from) < soonest {
+	near := min(alike, best.est.rtt.smooth/16)
+	for i, l := range s.lanes {
+		if at := arrives[i]; at != Never && at-soonest <= near && l.load() < best.load() {
+			best = l
+		}
+	}
+	if (closed || s.wake != Never) && !s.worth(now, best, size, backlog, soonest, from, stands) {
+		s.wake = min(s.wake, now+credit)
 		best.waited = false
 		return 0, 0, false // when another may send, this is asked again
 	}
 	s.wake = now
 	s.last = best
+	s.explore = s.unexplored(now, best, size, from, stands)
 	room = max(size, int(best.ctl.Rate()*burst.Seconds()))
 	return best.ID, max(size, min(room, best.window(s.remote.gap())-best.inFlight)), true
 }
@@ -99,8 +118,11 @@ func (s *Sender) wait(now time.Duration, l *lane, size int) (wait time.Duration,
 
 // arrival is when a packet of size bytes arrives that is sent now, on the scale of delays.
 func (l *lane) arrival(now time.Duration, size int) time.Duration {
-	return now + l.delay(now) + time.Duration(float64(size+l.Overhead)/max(l.ctl.Capacity(), 1)*1e9)
+	return now + l.delay(now) + l.takes(size+l.Overhead)
 }
+
+// load is how long the path would take for what is under way by it.
+func (l *lane) load() float64 { return float64(l.inFlight) / max(l.ctl.Capacity(), 1) }
 
 // repairs is how much later things are in order by a path that loses much: about as late as what is sent again, which then everything
 // waits for.
@@ -108,61 +130,29 @@ func (l *lane) repairs(now time.Duration) time.Duration {
 	return time.Duration(min(max((l.est.losing(now)-lossyFrom)/(lossyTo-lossyFrom), 0), 1) * float64(l.est.report.smooth))
 }
 
+// risk is how much later the end of a burst is expected by a path that may lose some of it. While a backlog stands others fill the time.
+func (l *lane) risk(now time.Duration, stands bool) time.Duration {
+	if stands || l.ctl.Loses() {
+		return 0
+	}
+	again := l.est.report.smooth
+	lost := l.est.losing(now) * l.ctl.Capacity() * again.Seconds() / segment // packets, until the first of them is sent again
+	return time.Duration(min(lost, 1) * float64(again))
+}
+
 // From lossyFrom on a path loses more than congestion makes it, and at lossyTo some of what is on its way is always lost.
 const lossyFrom, lossyTo = 0.08, 0.12
 
-// delay is how long a packet takes now: the least that one took, and the queue that it will find, which is what the newest that arrived
-// found, with what was sent since and without what the path has carried since. What has not been measured is half of the round
-// trip by probes.
+// delay is how long a packet takes now until its first byte arrives: the least that one took, and what the line takes in before. What has not been
+// measured is half of the round trip by probes.
 func (l *lane) delay(now time.Duration) time.Duration {
 	if d := &l.est.owd; d.some {
-		queue := d.waited + time.Duration(float64(l.inFlight)/max(l.ctl.Capacity(), 1)*1e9) - (now - l.first)
-		return d.latest - d.waited + max(0, queue) + l.repairs(now)
+		return d.base() + max(0, l.line.taken-now) + l.repairs(now)
 	}
 	if l.RTT > 0 {
 		return l.RTT / 2
 	}
 	return firstRTT / 2
-}
-
-// without is when the last byte of the backlog arrives if the others take it all, each from when it may send on.
-func (s *Sender) without(now time.Duration, not *lane, size, backlog int, from pool) time.Duration {
-	var begin [maxLanes]time.Duration
-	var rate [maxLanes]float64
-	n := 0
-	for _, l := range s.lanes {
-		if l == not || !l.in(from) {
-			continue
-		}
-		wait, _ := s.wait(now, l, size)
-		at, r := now+wait+l.delay(now), max(min(l.ctl.Rate(), l.ctl.Capacity()), 1)
-		i := n
-		for ; i > 0 && begin[i-1] > at; i-- {
-			begin[i], rate[i] = begin[i-1], rate[i-1]
-		}
-		begin[i], rate[i] = at, r
-		n++
-	}
-	if n == 0 {
-		return Never
-	}
-	// The water rises by the rates of those that have begun.
-	left, sum, at := float64(backlog), 0.0, begin[0]
-	for i := range n {
-		if sum > 0 {
-			if span := (begin[i] - at).Seconds(); sum*span >= left {
-				break
-			} else {
-				left -= sum * span
-			}
-		}
-		at = begin[i]
-		sum += rate[i]
-	}
-	if t := left / sum; t < 3600 {
-		return at + time.Duration(t*1e9)
-	}
-	return at + time.Hour
 }
 
 // ahead is how far copies may run ahead of a path's pacing: what is further ahead would have the path rest when the other one fails.
@@ -221,6 +211,8 @@ func (s *Sender) Copies() bool { return s.last != nil && s.last.health.state == 
 func (s *Sender) Idle(now time.Duration) {
 	s.now = max(s.now, now)
 	s.wake = Never
+	s.explore = nil
+	s.standing.add(now, standsFor, 0)
 	if len(s.repeat) > 0 {
 		s.wake = s.again(now)
 	}
@@ -347,6 +339,8 @@ const (
 	targetLeast = 10 * time.Millisecond
 	targetMost  = 120 * time.Millisecond
 	targetEased = 150 * time.Millisecond
+	// minor is the part of all capacity below which a path has no say in it: what it adds is not worth a longer queue.
+	minor = 1.0 / 16
 )
 
 // Target returns CoDel's target for the queue in front. See the package's comment on queues.
@@ -354,9 +348,14 @@ func (s *Sender) Target() time.Duration {
 	if s.now < s.eased {
 		return targetEased
 	}
-	longest := time.Duration(0)
+	longest, all := time.Duration(0), 0.0
 	for _, l := range s.lanes {
 		if l.in(good) {
+			all += l.ctl.Capacity()
+		}
+	}
+	for _, l := range s.lanes {
+		if l.in(good) && l.ctl.Capacity() >= all*minor {
 			rtt := l.est.rtt.smooth
 			if rtt == 0 {
 				rtt = l.RTT

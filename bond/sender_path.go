@@ -75,6 +75,7 @@ type lane struct {
 
 	inFlight  int
 	free      time.Duration // when pacing lets the next one go
+	line      line
 	held      bool          // the window, not the application, kept it from sending
 	waited    bool          // something waited for its pacing: a pause since then is ours, and not the application's
 	delivered uint64        // bytes
@@ -91,6 +92,34 @@ type lane struct {
 	markAt time.Duration // when, on our scale
 
 	counts counts
+}
+
+// A line is what is known of the wire beneath a path.
+type line struct {
+	taken    time.Duration // until when it takes in what was sent
+	heard    time.Duration // when something new was told of it last
+	explored time.Duration // when it had a copy last, so that more is known of it
+	tally    tally
+}
+
+// A tally is how many packets came by a path, as the receiver counts them. Of copies it does not say which ones came.
+type tally struct {
+	some bool
+	last uint32
+	left int // that came and were not credited; below 0: that were credited and have not come
+}
+
+// tallyMost bounds what is left: packets that are late, or lost where they were counted.
+const tallyMost = 256
+
+// reported is told the receiver's count.
+func (t *tally) reported(packets uint32) {
+	if d := packets - t.last; t.some && d < flightsMost {
+		t.left = min(t.left+int(d), tallyMost)
+	} else {
+		t.left = 0
+	}
+	t.some, t.last = true, packets
 }
 
 // news are what is to be told to congestion control.
@@ -149,9 +178,26 @@ func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 
 	if r := l.ctl.Rate(); r > 0 {
 		l.free += time.Duration(float64(size) / r * 1e9)
 	}
+	l.line.taken = max(l.line.taken, now) + l.takes(size)
 	l.ctl.Sent(now, size, l.inFlight)
 	l.counts.sent(now, size)
 	return i
+}
+
+// takes is how long the line takes in so many bytes.
+func (l *lane) takes(size int) time.Duration {
+	return time.Duration(float64(size) / max(l.ctl.Capacity(), 1) * 1e9)
+}
+
+// occupy reckons anew until when the line is taken: by the newest that arrived, of which it is known how long it waited, and by what was sent
+// since. While there was nothing to take in, it rested.
+func (l *lane) occupy() {
+	l.line.taken = l.mark.sent + l.est.owd.waited + l.takes(int(l.mark.size))
+	for i := l.newest; i != l.flights.head; i++ {
+		if f := l.flights.at(i); l.flights.has(i) && f.state.flying() {
+			l.line.taken = max(l.line.taken, f.sent) + l.takes(int(f.size))
+		}
+	}
 }
 
 // forget takes a flight off the books without a judgement.

@@ -204,6 +204,10 @@ func (n *node) pump() {
 					n.transmit(n.way(second), m)
 					n.introduce(n.way(second))
 				}
+			} else if other, ok := n.s.Explore(now, size); ok {
+				n.sentCopies++
+				n.s.SentCopy(now, other, session, counter, size)
+				n.transmit(n.way(other), m)
 			}
 			if !n.pop() {
 				break

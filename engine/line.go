@@ -358,10 +358,11 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 	if b.unheard == 0 {
 		b.unheard = now
 	}
-	if !x.twice && b.conf.Mode != BondRedundant && !b.send.Copies() {
-		return
+	id, ok := b.send.Explore(now, len(message))
+	if x.twice || b.conf.Mode == BondRedundant || b.send.Copies() {
+		id, ok = b.send.Second(now, w.path(), len(message))
 	}
-	if id, ok := b.send.Second(now, w.path(), len(message)); ok {
+	if ok {
 		if second := b.way(id); second != nil {
 			b.send.SentCopy(now, id, s.Remote, counter, len(message))
 			second.carried.Store(true)

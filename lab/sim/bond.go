@@ -184,7 +184,11 @@ func (b *bonded) pump(now time.Time) {
 			counter := b.count(message)
 			b.send.Sent(b.now(), id, bondSession, counter, message)
 			b.transmit(id, message, "data")
-			if second, ok := b.send.Second(b.now(), id, size); ok && b.send.Copies() {
+			second, ok := b.send.Explore(b.now(), size)
+			if b.send.Copies() {
+				second, ok = b.send.Second(b.now(), id, size)
+			}
+			if ok {
 				b.send.SentCopy(b.now(), second, bondSession, counter, size)
 				b.transmit(second, message, "data, a copy")
 			}
