@@ -63,6 +63,9 @@ func (s *Sender) SetPaths(now time.Duration, list []Path) {
 		if s.last == l {
 			s.last = nil
 		}
+		if s.explore == l {
+			s.explore = nil
+		}
 	}
 	for _, p := range list {
 		if s.lane(p.ID) == nil {

@@ -56,7 +56,7 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 	}
 	near := min(alike, best.est.rtt.smooth/16)
 	for i, l := range s.lanes {
-		if at := arrives[i]; at != Never && at-soonest <= near && l.load() < best.load() {
+		if at := arrives[i]; at != Never && at-soonest <= near && l.takes(l.inFlight) < best.takes(best.inFlight) {
 			best = l
 		}
 	}
@@ -94,6 +94,16 @@ func (s *Sender) pool() pool {
 	return best
 }
 
+// capacity is what the paths of a pool carry together, in bytes/s.
+func (s *Sender) capacity(p pool) (all float64) {
+	for _, l := range s.lanes {
+		if l.in(p) {
+			all += l.ctl.Capacity()
+		}
+	}
+	return all
+}
+
 // in reports whether a path takes new data.
 func (l *lane) in(p pool) bool {
 	h := &l.health
@@ -120,9 +130,6 @@ func (s *Sender) wait(now time.Duration, l *lane, size int) (wait time.Duration,
 func (l *lane) arrival(now time.Duration, size int) time.Duration {
 	return now + l.delay(now) + l.takes(size+l.Overhead)
 }
-
-// load is how long the path would take for what is under way by it.
-func (l *lane) load() float64 { return float64(l.inFlight) / max(l.ctl.Capacity(), 1) }
 
 // repairs is how much later things are in order by a path that loses much: about as late as what is sent again, which then everything
 // waits for.
@@ -348,14 +355,9 @@ func (s *Sender) Target() time.Duration {
 	if s.now < s.eased {
 		return targetEased
 	}
-	longest, all := time.Duration(0), 0.0
+	longest, least := time.Duration(0), minor*s.capacity(good)
 	for _, l := range s.lanes {
-		if l.in(good) {
-			all += l.ctl.Capacity()
-		}
-	}
-	for _, l := range s.lanes {
-		if l.in(good) && l.ctl.Capacity() >= all*minor {
+		if l.in(good) && l.ctl.Capacity() >= least {
 			rtt := l.est.rtt.smooth
 			if rtt == 0 {
 				rtt = l.RTT

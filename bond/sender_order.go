@@ -125,17 +125,12 @@ func (s *Sender) unexplored(now time.Duration, best *lane, size int, from pool, 
 	if len(s.lanes) == 1 || !stands {
 		return nil
 	}
-	all := 0.0
-	for _, l := range s.lanes {
-		if l.in(from) {
-			all += l.ctl.Capacity()
-		}
-	}
+	half := s.capacity(from) / 2
 	for _, l := range s.lanes {
 		if l == best || !l.in(from) {
 			continue
 		}
-		if !(l.ctl.Seeking() && l.ctl.Capacity() < all/2) && !(l.repairs(now) > 0 && now-l.line.explored >= doubtEvery) {
+		if !(l.ctl.Seeking() && l.ctl.Capacity() < half) && !(l.repairs(now) > 0 && now-l.line.explored >= doubtEvery) {
 			continue
 		}
 		if wait, open := s.wait(now, l, size); open && wait == 0 {
