@@ -243,6 +243,7 @@ func (s *Sender) silence(now time.Duration, l *lane) {
 	}
 	h.rest = now + min(restFirst<<min(h.relapses, 8), restMost)
 	h.relapses++
+	s.less = max(now, 1)
 	since := now - l.first
 	s.turn(now, l, Silent, fmt.Sprintf("nothing has come by it of what was sent in the last %v", since.Round(time.Millisecond)))
 }
@@ -277,6 +278,9 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 			f.state = lost
 			s.orphan(now, f.seq)
 		}
+	}
+	if l.health.state == Active || l.health.state == Returning {
+		s.less = max(now, 1)
 	}
 	s.ease(now)
 }

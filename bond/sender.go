@@ -29,6 +29,7 @@ type Sender struct {
 	due      time.Duration // when a timer of a path is
 	slept    time.Duration // until when a timer is not taken for late
 	eased    time.Duration // until when the queue in front may be long
+	less     time.Duration // when a path had gone last; 0: none has
 	events   []Event
 	ignored  uint64 // feedback that cannot be
 }

@@ -355,9 +355,29 @@ func (s *Sender) Target() time.Duration {
 	if s.now < s.eased {
 		return targetEased
 	}
-	longest, least := time.Duration(0), minor*s.capacity(good)
+	return s.longest(good)
+}
+
+// lessFor is how long after a path has gone a connection may not have learned that there is less: a drop each interval of CoDel, the first
+// of them when the queue is no longer eased.
+const lessFor = 5 * time.Second
+
+// Most is how long what waits in front may have waited when CoDel drops some of it; the rest goes at once (queue.Queue.SetMost). Zero: any time. A
+// connection that has filled two paths has twice under way what one of them carries, and it all waits in front when the other is
+// gone. A packet that is dropped then is sent again by the connection behind all that, and nothing goes on until it comes. Half more than
+// the target is about what stands when a connection that fills its paths is told in the ordinary way.
+func (s *Sender) Most() time.Duration {
+	if s.less == 0 || s.now >= s.less+lessFor {
+		return 0
+	}
+	return s.longest(s.pool()) * 3 / 2
+}
+
+// longest is the longest round trip of those paths of a pool that carry a good part of what it does, within bounds.
+func (s *Sender) longest(from pool) time.Duration {
+	longest, least := time.Duration(0), minor*s.capacity(from)
 	for _, l := range s.lanes {
-		if l.in(good) && l.ctl.Capacity() >= least {
+		if l.in(from) && l.ctl.Capacity() >= least {
 			rtt := l.est.rtt.smooth
 			if rtt == 0 {
 				rtt = l.RTT

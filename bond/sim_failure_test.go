@@ -260,6 +260,29 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 	})
 }
 
+// TestAConnectionThatFilledTwoLinksGoesOnSoonByTheOneThatIsLeft has one whose window is what two links carry, when one of them fails. It has to
+// learn that there is less; what tells it so is a packet that is dropped, and sent again behind all that waits by then.
+func TestAConnectionThatFilledTwoLinksGoesOnSoonByTheOneThatIsLeft(t *testing.T) {
+	forSeeds(t, 4, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		c := startTCP(a, b, 1, 0)
+		at := w.now + 8*time.Second + time.Duration(w.rnd.Int64N(int64(10*time.Second)))
+		window, got := 0.0, 0.0
+		w.at(at, func() { links[1].dead(true) })
+		w.at(at+time.Second/2, func() { window, c.recvd.stall = c.cwnd, 0 })
+		w.at(at+2*time.Second, func() { got = c.goodput() })
+		w.run(at + 5*time.Second)
+		mbit := (c.goodput() - got) * 8 / 3e6
+		t.Logf("window %.0f, longest stall %v, sent again %d, timeouts %d, %.1f Mbit/s", window, c.recvd.stall, c.retrans, c.timeouts, mbit)
+		if c.recvd.stall > 200*time.Millisecond || c.timeouts > 0 {
+			t.Errorf("with a window of %.0f packets nothing comes for %v, %d timeouts", window, c.recvd.stall, c.timeouts)
+		}
+		if mbit < 0.97*16*share {
+			t.Errorf("it has %.1f of %.1f Mbit/s then", mbit, 16*share)
+		}
+	})
+}
+
 // naps has nodes sleep for some milliseconds ten times a second, as threads on a busy machine do.
 func naps(w *world, most time.Duration, nodes ...*node) {
 	const every = 100 * time.Millisecond

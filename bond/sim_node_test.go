@@ -131,7 +131,7 @@ func (n *node) push(inner []byte) {
 	if n.urgent != nil && n.urgent(inner) {
 		c = queue.Urgent
 	}
-	n.q.Push(n.wall(), queue.Item[[]byte]{Value: inner, Size: sealedSize(inner), Peer: 1, Flow: uint32(binary.BigEndian.Uint16(inner[4:])), Class: c})
+	n.q.Push(n.wall(), queue.Item[[]byte]{Value: inner, Size: sealedSize(inner), Peer: 1, Flow: uint32(binary.BigEndian.Uint16(inner[4:])), Class: c, Again: inner[6] == 1})
 	n.pump()
 }
 
@@ -166,6 +166,7 @@ func (n *node) pump() {
 	now := n.w.now
 	target := n.s.Target()
 	n.q.SetTarget(target, max(queue.Interval, 4*target))
+	n.q.SetMost(n.s.Most())
 	for {
 		if p, m, ok := n.s.Again(now); ok && m == nil {
 			n.say(n.way(p))

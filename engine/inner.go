@@ -26,6 +26,7 @@ type flow struct {
 	hash uint32
 	dscp uint8
 	ecn  bool // says that it understands congestion marks
+	tcp  bool // sends again what is lost
 }
 
 // flowOf reads a packet's headers; false: it is no whole IP packet.
@@ -61,7 +62,7 @@ func flowOf(b []byte) (f flow, ok bool) {
 	if (proto == protoTCP || proto == protoUDP) && len(b) >= at+4 {
 		h = mix(h, uint64(binary.LittleEndian.Uint32(b[at:])))
 	}
-	f.hash = uint32(h ^ h>>32)
+	f.hash, f.tcp = uint32(h^h>>32), proto == protoTCP
 	return f, true
 }
 

@@ -91,7 +91,7 @@ func (o *sender) bonded(b *bonded, now time.Time, f *flow, n int) bool {
 		x := l.take()
 		x.peer, x.twice = b.peer, twice
 		x.n = copy(x.data, piece)
-		l.queue.Push(now, queue.Item[*parcel]{Value: x, Size: x.n, Flow: f.hash, Class: class, ECN: f.ecn})
+		l.queue.Push(now, queue.Item[*parcel]{Value: x, Size: x.n, Flow: f.hash, Class: class, ECN: f.ecn, Again: f.tcp})
 	}
 	return true
 }
@@ -279,6 +279,7 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		l.target = t
 		l.queue.SetTarget(t, max(queue.Interval, intervalTargets*t))
 	}
+	l.queue.SetMost(b.send.Most())
 	s := b.peer.current.Load()
 	if s != nil && int64(now) >= s.until {
 		s = nil

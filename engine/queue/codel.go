@@ -32,6 +32,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 				c.next = q.control(c, c.next)
 				return it, true
 			}
+			q.cut(now, i)
 			if f.head == none {
 				c.above, c.dropping = 0, false
 				return it, false
@@ -59,6 +60,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 	if q.congested(&it) {
 		return it, true
 	}
+	q.cut(now, i)
 	if f.head == none {
 		c.above, c.dropping = 0, false
 		return it, false
@@ -77,6 +79,18 @@ func (q *Queue[T]) congested(it *Item[T]) bool {
 	q.stats.Late++
 	q.drop(it.Value)
 	return false
+}
+
+// cut drops what else of a connection has waited for longer than SetMost says, but for its last packet. Where packets are marked nothing is sent again, and
+// of datagrams each is missed for itself.
+func (q *Queue[T]) cut(now instant, i int32) {
+	for f := &q.flows[i]; q.most > 0 && f.head != f.tail; {
+		if it := &q.nodes[f.head].item; it.ECN || !it.Again || now-it.at <= q.most {
+			return
+		}
+		q.stats.Late++
+		q.drop(q.take(i).Value)
+	}
 }
 
 // late reports whether packets have been waiting too long for an interval. A queue with less than one full packet left

@@ -25,7 +25,7 @@
 //
 // Each flow has a CoDel of its own: when packets have been waiting longer than [Target] for an [Interval], one is marked
 // with congestion experienced (RFC 3168) if the flow said that it understands, else dropped from the head, and then more and more often until
-// the queue is short again. The bound in bytes is for what does not listen: past it, the longest flow of the peer with the
+// the queue is short again; and with one of a connection, if the caller says so, all that have waited for too long ([Queue.SetMost]). The bound in bytes is for what does not listen: past it, the longest flow of the peer with the
 // most bytes loses from its head.
 //
 // Files: queue.go (packets in and out, classes), turns.go (peers, flows, and whose turn it is), codel.go.
@@ -83,6 +83,7 @@ type Item[T any] struct {
 	Flow  uint32 // hash of what makes a flow
 	Class Class
 	ECN   bool // may be marked instead of dropped
+	Again bool // of a connection that sends again what is lost
 	// Marked is set by Pop: the packet is to say that there is congestion.
 	Marked bool
 
@@ -106,6 +107,7 @@ type Queue[T any] struct {
 	stats   Stats
 
 	target, interval instant // CoDel's
+	most             instant // see SetMost; 0: any time
 }
 
 // Stats counts what became of packets.
@@ -145,6 +147,10 @@ func New[T any](limit, packets int, drop func(T)) *Queue[T] {
 func (q *Queue[T]) SetTarget(target, interval time.Duration) {
 	q.target, q.interval = instant(target), instant(interval)
 }
+
+// SetMost has CoDel, each time that it drops a packet of a connection that sends it again, drop with it all that have waited longer than most: what is
+// sent again waits behind what is left, and all that follows waits for it. Zero: a single packet goes, as in RFC 8289.
+func (q *Queue[T]) SetMost(most time.Duration) { q.most = instant(most) }
 
 // Len is how many packets wait.
 func (q *Queue[T]) Len() int { return q.packets }

@@ -32,3 +32,37 @@ func TestALongerTargetLeavesMoreStanding(t *testing.T) {
 		t.Errorf("%d are dropped with a short interval, %d with a long one", soon, late)
 	}
 }
+
+func TestWhatIsLeftBehindALossHasNotWaitedLongerThanItMay(t *testing.T) {
+	for _, x := range []struct{ again, ecn, cut bool }{{true, false, true}, {true, true, false}, {false, false, false}} {
+		dropped, most := 0, 0
+		q := New[int](4<<20, 2048, func(int) { dropped++ })
+		q.SetMost(60 * time.Millisecond)
+		now := time.Unix(1000, 0)
+		for i := range 1000 { // one comes each millisecond, and one goes in two
+			q.Push(now, Item[int]{Value: i, Size: 1400, Again: x.again, ECN: x.ecn})
+			now = now.Add(time.Millisecond)
+			if i%2 == 0 {
+				continue
+			}
+			before := dropped
+			it, ok := q.Pop(now)
+			if !ok {
+				t.Fatal("nothing comes out")
+			}
+			if waited := i + 1 - it.Value; x.cut && dropped > before && waited > 60 {
+				t.Fatalf("%d are dropped, and what follows has waited %d ms", dropped-before, waited)
+			}
+			most = max(most, dropped-before)
+		}
+		if x.ecn && dropped > 0 || x.cut && most < 10 || !x.cut && most > 1 {
+			t.Errorf("%+v: %d are dropped, at most %d at once", x, dropped, most)
+		}
+		now = now.Add(time.Minute)
+		for left := q.Len() > 0; left; left = q.Len() > 0 { // the last one stays, however late it is
+			if _, ok := q.Pop(now); !ok {
+				t.Errorf("%+v: all are dropped", x)
+			}
+		}
+	}
+}
