@@ -54,6 +54,7 @@ type Receiver struct {
 
 	store  store
 	claim  claim
+	word   word
 	unread func(PathID) bool
 	out    []byte // what Next gave last
 	hold   hold
@@ -100,6 +101,8 @@ func NewReceiver(c ReceiverConfig) *Receiver {
 // when its turn comes. What is urgent never waits.
 func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter uint64, size int, packet []byte, urgent bool) bool {
 	r.begin(now)
+	c := r.claim
+	r.claim = claim{}
 	if counter >= maxCounter {
 		r.stats.Ignored++
 		return r.deliver(packet, urgent)
@@ -123,8 +126,8 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 	r.learn(s, counter)
 	w.serial = max(w.serial, s.serial)
 	s.last = r.now
-	if r.claim.made {
-		r.name(i, s, counter)
+	if c.kind != noClaim {
+		r.heed(c, i, s, counter)
 	}
 	s.came(i, counter, r.now)
 	if !late && s.has(counter) {
@@ -135,7 +138,9 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 		s.take(counter)
 	}
 	r.mark()
-	r.told.note(r.now, s, size, packet != nil)
+	if !r.alone(s, counter) {
+		r.told.note(r.now, s, size, packet != nil)
+	}
 	if late {
 		if s.over { // its end came late
 			s.skipTo(max(s.next, counter+1))
@@ -198,31 +203,6 @@ func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counte
 		return true
 	}
 	return false
-}
-
-// Named is told by which number the peer's Sender calls a path, from an Offer that came by it, before Arrive is told of the message. It is not
-// believed of a message that is not the newest of its path: that was sent again, by another path than it names.
-func (r *Receiver) Named(p PathID, id uint16) { r.claim = claim{p, id, true} }
-
-type claim struct {
-	path PathID
-	name uint16
-	made bool
-}
-
-// name settles a claim, now that it is known which message made it.
-func (r *Receiver) name(i int, s *space, counter uint64) {
-	c := r.claim
-	r.claim.made = false
-	if n := &s.seen[i]; c.path != r.routes[i].path || r.routes[i].serial > s.serial || n.some && counter < n.counter {
-		return
-	}
-	for k := range r.nroutes {
-		if r.routes[k].name == c.name {
-			r.routes[k].name = 0 // it was that path
-		}
-	}
-	r.routes[i].name = c.name
 }
 
 // begin sees to it that time does not run backwards, and takes back what Next gave.
@@ -428,6 +408,9 @@ func (r *Receiver) Next(now time.Duration) []byte {
 func (r *Receiver) release(s *space) (time.Duration, *uint64) {
 	if s.expired || r.store.full() || s.top-s.next > maxWindow*7/8 {
 		return r.now, &r.stats.ByMemory
+	}
+	if r.alone(s, s.next) {
+		return r.now, &r.stats.ByPaths
 	}
 	at := s.marks.later(s.next) + longestHold
 	if passed, ok := s.marks.passed(s.next); ok {

@@ -211,6 +211,30 @@ func TestAWayThatIsTakenOutCostsNoPacket(t *testing.T) {
 	exchange(t, a, b, n)
 }
 
+// TestWhereThereIsNoBondAnyMoreNothingIsToldOfWhatComes has a bond end: who receives is to know, or it would go on telling what came, and wait for
+// what is lost, which nobody sends again.
+func TestWhereThereIsNoBondAnyMoreNothingIsToldOfWhatComes(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 0)
+	bonds(t, a, b, 1)
+	a.SetBond(b.id, Bond{})
+	b.SetBond(a.id, Bond{})
+	told := func() uint64 {
+		return counters(b, a.id, weft.DirectVia(0, a.addr())).TxPackets
+	}
+	const n = 50
+	eventually(t, "one way is all, and nothing is told", func() bool {
+		before := told()
+		for i, seq := range series(t, a, b, n, 10*time.Millisecond, nil) { // longer than feedback waits
+			if seq != uint32(i) {
+				t.Fatalf("packet %d came as the %dth", seq, i)
+			}
+		}
+		return told()-before <= 1 // a keepalive
+	})
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}, {Via: weft.DirectVia(0, addrPortOf(d.c))}}})
+	bonds(t, a, b, n)
+}
+
 func TestARedundantBondLosesNothingWhereOneWayIsDead(t *testing.T) {
 	a, b, d := manyWays(t, BondRedundant, 0)
 	bonds(t, a, b, 1)

@@ -50,6 +50,7 @@ type bonded struct {
 	until   time.Duration // home sleeps no longer
 	closing time.Duration // the bond ends; 0: it does not
 	gone    bool          // it has ended: what waits goes by the route
+	agreed  bool          // the peer has answered an offer of this bond: what it still tells of an earlier one is no answer
 
 	offer    uint32        // number of the last offer
 	offerAt  time.Duration // of the next
@@ -211,8 +212,10 @@ func (b *bonded) way(id bond.PathID) *way {
 // heardOf is told of feedback. It is called by an opener.
 func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 	b.mu.Lock()
-	b.unheard, b.tries = 0, 0
-	b.on.Store(!b.gone)
+	if b.agreed {
+		b.unheard, b.tries = 0, 0
+		b.on.Store(!b.gone)
+	}
 	for i := range f.NPaths {
 		if w := b.way(bond.PathID(f.Paths[i].ID)); w != nil {
 			w.named.Store(true)
@@ -254,7 +257,7 @@ func (b *bonded) answered(seq uint32) {
 	if seq != b.offer && seq+1 != b.offer {
 		return
 	}
-	b.unheard, b.tries = 0, 0
+	b.unheard, b.tries, b.agreed = 0, 0, true
 	b.on.Store(!b.gone)
 }
 

@@ -340,6 +340,13 @@ func (o *opener) control(s *session, kind byte, frame []byte) {
 		}
 		if b := p.bond.Load(); b != nil {
 			b.heardOf(time.Duration(o.now), &o.feedback)
+		} else {
+			o.withdraw(s)
+		}
+		return
+	case wire.InnerWithdrawal:
+		if o.order != nil {
+			o.order.recv.Alone()
 		}
 		return
 	}

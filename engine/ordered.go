@@ -50,6 +50,35 @@ func (r *ordered) name(s *session, w *way, offer wire.Offer) {
 	}
 }
 
+// withdrawAgain is how long it takes until who goes on telling of what came is told again that there is no bond: the first may be lost, and an older
+// node does not know what it means.
+const withdrawAgain = 500 * time.Millisecond
+
+// withdraw tells a peer that there is no bond, or it would wait for what is lost, which nobody sends again. Its feedback is the
+// sign that it does not know.
+func (o *opener) withdraw(s *session) {
+	p := s.peer
+	if last := p.withdrew.Load(); last != 0 && o.now-last < int64(withdrawAgain) {
+		return
+	}
+	p.withdrew.Store(o.now)
+	var out *burst
+	if o.order != nil {
+		out = o.order.burst
+	} else { // the peer offers nothing itself
+		out = newBurst(o.e)
+	}
+	var room [wire.WithdrawalSize + wireguard.PaddingMultiple]byte
+	if err := o.e.sealInner(out, s, nil, copyNone, wire.AppendWithdrawal(room[:0])); err != nil {
+		o.e.failed(1, err)
+	}
+	if b := p.bond.Load(); b != nil { // it has been made meanwhile, and may have offered before this
+		b.mu.Lock()
+		b.offerAt, b.tries = 0, max(b.tries, 1)
+		b.mu.Unlock()
+	}
+}
+
 // numbered is the number of a way.
 func (e *Engine) numbered(p *peer, w *way) bond.PathID {
 	if n := w.number.Load(); n != 0 {

@@ -44,6 +44,7 @@ type peer struct {
 	bond     atomic.Pointer[bonded]  // nil: there is one way, or none
 	order    atomic.Pointer[ordered] // nil: the peer has not offered a bond
 	numbered atomic.Uint32           // the last number that a way was given
+	withdrew atomic.Int64            // when it was last told that there is no bond, in nanoseconds after Engine.began; 0: never
 
 	ways   []*way // guarded by Engine.mu; in the order of their appearance
 	config Peer   // guarded by Engine.setting

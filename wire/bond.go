@@ -6,7 +6,7 @@ import "encoding/binary"
 // counted and kept from replay like them. The first byte tells: its upper half is IP's version (RFC 791, RFC 8200), and there is no
 // version 0. Who does not bond, plain WireGuard peers too, takes it for a broken packet and drops it.
 //
-//	0000kkkk                                kind: 1 Offer, 2 Feedback
+//	0000kkkk                                kind: 1 Offer, 2 Feedback, 3 Withdrawal
 //
 // WireGuard pads what it carries with zeros to a multiple of 16 bytes, so each frame tells its own length, and zeros may stand behind it.
 
@@ -14,6 +14,9 @@ import "encoding/binary"
 const (
 	InnerOffer    = 1
 	InnerFeedback = 2
+	// InnerWithdrawal takes back all that was offered: what its sender sends after it in the session goes by one path and is not sent again. Nothing of
+	// that is to be waited for, nor told of. It is four bytes, of which the last three are reserved.
+	InnerWithdrawal = 3
 )
 
 // InnerKind returns the kind of an inner packet that is weft's and not IP's, of those that there are or not.
@@ -64,6 +67,12 @@ func ParseOffer(b []byte) (Offer, error) {
 	}
 	return o, nil
 }
+
+// WithdrawalSize is a withdrawal's length in bytes.
+const WithdrawalSize = 4
+
+// AppendWithdrawal adds a withdrawal to dst.
+func AppendWithdrawal(dst []byte) []byte { return append(dst, InnerWithdrawal, 0, 0, 0) }
 
 // Bounds of one [Feedback].
 const (
