@@ -54,6 +54,8 @@ func TestAFailedPathHasToAnswerThreeTimes(t *testing.T) {
 		t.Fatalf("selected %v", r.Selected())
 	}
 	r.play(10*time.Second, rtts)
+	for r.play(CheckInterval, rtts); len(pings(r.sent, by)) == 0; r.play(CheckInterval, rtts) {
+	}
 	for range returnAnswers - 1 {
 		r.answer(r.sent, by, 20*time.Millisecond)
 		if r.Selected() == by {
@@ -109,6 +111,65 @@ func TestDataThatArrivedAcquits(t *testing.T) {
 	r.play(2*time.Second, rtts)
 	if r.Selected() != by {
 		t.Error("all had arrived, and it is not taken back")
+	}
+}
+
+// Behind a relay the peer may have one way where we have two, and count what came by either for both.
+func TestDataThatArrivedAcquitsOneOfARelaysTwoWaysIfThePeerCountsThemApart(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		apart bool
+	}{{"apart", true}, {"as one", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			rtts := map[weft.Via]time.Duration{relayUDP: 40 * time.Millisecond, relayTCP: 45 * time.Millisecond}
+			r.play(2*time.Second, rtts)
+			udp, tcp := uint64(0), uint64(0)
+			send := func(n uint64) {
+				if r.Selected() == relayUDP {
+					udp += n
+				} else {
+					tcp += n
+				}
+				r.Observe(r.now, []Traffic{{Via: relayUDP, TxPackets: udp, TxBytes: 100 * udp}, {Via: relayTCP, TxPackets: tcp, TxBytes: 100 * tcp}})
+				r.play(60*time.Millisecond, rtts)
+			}
+			report := func(udp, tcp uint64) {
+				if !c.apart {
+					udp, tcp = udp+tcp, udp+tcp
+				}
+				r.Handle(r.now, relayTCP, wire.Report{Paths: []wire.PathReport{
+					{Path: r.find(relayUDP).number, Packets: udp}, {Path: r.find(relayTCP).number, Packets: tcp}}})
+				r.play(40*time.Millisecond, rtts)
+			}
+			for range 20 {
+				send(10)
+				report(udp, tcp)
+			}
+			arrived := udp
+			for r.Selected() == relayUDP { // it loses data from here on, or its reports are late
+				send(10)
+				r.play(40*time.Millisecond, rtts)
+			}
+			if s := r.Snapshot(r.now); s.Selected != relayTCP || !strings.Contains(s.Reason, "answered pings") {
+				t.Fatalf("selected %v because %q", s.Selected, s.Reason)
+			}
+			if c.apart {
+				arrived = udp
+			}
+			for range 20 {
+				if r.Selected() == relayTCP {
+					send(10)
+					report(arrived, tcp)
+				} else {
+					send(10)
+					report(udp, tcp)
+				}
+			}
+			if back := r.Selected() == relayUDP; back != c.apart {
+				t.Errorf("2 s later it goes by %v", r.Selected())
+			}
+		})
 	}
 }
 

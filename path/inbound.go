@@ -214,7 +214,17 @@ func (a *Agent) report(now time.Time, out *Actions) {
 
 // reported takes the peer's account of what arrived there.
 func (a *Agent) reported(now time.Time, m wire.Report) {
-	more := false
+	more, used := false, uint64(0) // what the peer counts more by the way in use
+	for _, line := range m.Paths {
+		for _, p := range a.pairs {
+			if p.number == line.Path {
+				p.grew, p.counted = grownBy(p.counted, line.Packets), line.Packets
+			}
+			if p.number == line.Path && p == a.choice.pair {
+				used = p.grew
+			}
+		}
+	}
 	for _, line := range m.Paths {
 		for _, p := range a.pairs {
 			if p.number != line.Path || p.ledger == nil {
@@ -226,8 +236,9 @@ func (a *Agent) reported(now time.Time, m wire.Report) {
 			}
 			if p.ledger.acknowledge(now, line.Packets, spread) {
 				more = true
-				if c := a.choice.pair; c == nil || c == p || !answers(c.via, p.via) {
-					a.acquit(now, p) // behind one relay, the peer may count two of our paths as one
+				// Behind one relay the peer may count two of our paths as one: then both counts grow by the same.
+				if c := a.choice.pair; c == nil || c == p || !answers(c.via, p.via) || p.grew != used {
+					a.acquit(now, p)
 				}
 			}
 		}
@@ -235,6 +246,14 @@ func (a *Agent) reported(now time.Time, m wire.Report) {
 	if more {
 		a.reports.before, a.reports.last = a.reports.last, now
 	}
+}
+
+// grownBy is how much a count of the peer's grew; an old one, or one that has begun anew, did not.
+func grownBy(was, is uint64) uint64 {
+	if is < was {
+		return 0
+	}
+	return is - was
 }
 
 // pace is when the peer's last two reports came that told of more data.

@@ -40,6 +40,8 @@ type pair struct {
 	rtt      rtt
 	health   health
 	ledger   *ledger // nil while no data was sent by it
+	counted  uint64  // packets that came by it, by the peer's last report
+	grew     uint64  // by how much that was more than by the report before
 	mtu      *search // nil while nobody asks how long packets may be
 }
 
