@@ -179,6 +179,8 @@ type Agent struct {
 	met    time.Time // when both were first up
 	wanted bool      // as of the last Poll
 	next   time.Time // when to be called again, as gathered during Poll
+	asked  time.Time // the same, as it was returned; zero: not
+	behind time.Time // when Poll was last called later than that; zero: never
 
 	choice choice
 

@@ -68,6 +68,15 @@ const (
 	ackStream = 700 * time.Millisecond
 	// ackRested is added when no reports were coming just before: the peer may be looking once a second only.
 	ackRested = 700 * time.Millisecond
+	// ackGrace is how long after the peer, or this machine, was late the acknowledgements get, which come with what else it
+	// has to say, or behind it: a report's interval.
+	ackGrace = ReportInterval
+	// patience is how much longer than usual a path is trusted while nothing shows that the peer is there, or this machine
+	// is late again and again. There is nothing to be gained by leaving it as long as no other answers either.
+	patience = 700 * time.Millisecond
+	// lateBy is how late timers may be for this machine not to count as late: with several threads for each processor, a
+	// turn takes some ten milliseconds.
+	lateBy = 50 * time.Millisecond
 	// ackFew is the time after which even a single packet causes a check: an unhurried report.
 	ackFew = 200 * time.Millisecond
 )
@@ -230,7 +239,7 @@ func (a *Agent) watch(now time.Time) {
 		return
 	}
 	l := p.ledger
-	if a.due(now, l.overdue(dataLost, a.ackTimeout(now, p))) {
+	if a.lostFor(now, p) {
 		a.failData(now, p)
 		return
 	}
@@ -240,11 +249,68 @@ func (a *Agent) watch(now time.Time) {
 	}
 }
 
+// lostFor reports whether it is certain enough that data by the pair in use does not arrive. That nothing was acknowledged
+// in time means so only if the peer is there to say it, which an answer to a later ping by whichever way shows, and if
+// this machine has read what it said: whoever is short of processor time, here or there, looks like a path that is dead.
+func (a *Agent) lostFor(now time.Time, p *pair) bool {
+	l := p.ledger
+	at := l.overdue(dataLost, a.ackTimeout(now, p))
+	if at.IsZero() {
+		l.overdueAt = at
+		return false
+	}
+	if l.witness.asked.Before(l.since()) {
+		at = at.Add(patience)
+	} else {
+		at = latest(at, l.witness.at.Add(ackGrace))
+	}
+	if !a.due(now, at) {
+		l.overdueAt = time.Time{}
+		return false
+	}
+	if l.overdueAt.IsZero() {
+		l.overdueAt = now
+	}
+	return a.read(now, l.overdueAt)
+}
+
+// read reports whether what has come until now has been read, as far as can be told: this machine was not late just now, or
+// it has been late ever since a time, and for too long.
+func (a *Agent) read(now, since time.Time) bool {
+	return now.Sub(since) >= patience || a.behind.IsZero() || a.due(now, a.behind.Add(ackGrace))
+}
+
+// answerSince is when another way than one answered a ping that was sent after a time; zero if none has.
+func (a *Agent) answerSince(t time.Time, not *pair) (at time.Time) {
+	for _, q := range a.pairs {
+		if q != not && !q.probe.after.Before(t) && (at.IsZero() || q.probe.pong.Before(at)) {
+			at = q.probe.pong
+		}
+	}
+	return at
+}
+
 // checked ends a check: all of its answers that count have come.
 func (a *Agent) checked(now time.Time, p *pair) {
 	c, h := p.probe.check, &p.health
-	p.probe.check = check{}
 	answered := !c.first.After(p.probe.pong)
+	if !answered && h.state != Failed {
+		if c.ended.IsZero() {
+			p.probe.check.ended, c.ended = now, now
+			if p == a.choice.pair {
+				a.askOthers(now, p)
+			}
+		}
+		// It may be this machine that is late, or the peer.
+		end := c.ended.Add(patience)
+		if at := a.answerSince(c.first, p); !at.IsZero() && at.Add(ackGrace).Before(end) {
+			end = at.Add(ackGrace)
+		}
+		if !a.read(now, c.ended) || !a.due(now, end) {
+			return
+		}
+	}
+	p.probe.check = check{}
 	switch {
 	case h.state != Failed:
 		if answered || p.ledger != nil && !c.first.After(p.ledger.progress) {
@@ -272,6 +338,11 @@ func (a *Agent) checked(now time.Time, p *pair) {
 func (a *Agent) crisis(now time.Time, p *pair) {
 	p.check(now, 0)
 	a.doubt(now, p)
+	a.askOthers(now, p)
+}
+
+// askOthers asks what may take the place of a pair.
+func (a *Agent) askOthers(now time.Time, p *pair) {
 	for _, other := range a.pairs {
 		first := other == a.firstRelayed(other.via.Method, p)
 		if first || !other.via.Method.Relayed() && other != p && a.class(now, other) == Working {

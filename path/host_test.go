@@ -104,6 +104,10 @@ func (h *host) tick(session uint32, serial int) {
 	if !h.up || h.session != session || h.ticks != serial {
 		return
 	}
+	if h.w.now.Before(h.starved) {
+		h.w.at(h.starved, func() { h.tick(session, serial) })
+		return
+	}
 	h.observe()
 }
 
@@ -224,12 +228,19 @@ func (h *host) poll() {
 	if !out.Next.IsZero() && (h.wakeAt.IsZero() || out.Next.Before(h.wakeAt) || !h.wakeAt.After(w.now)) {
 		h.wakeAt = out.Next
 		at, session := out.Next, h.session
-		w.at(at, func() {
-			if h.up && h.session == session && h.wakeAt.Equal(at) {
-				h.wakeAt = time.Time{}
-				h.poll()
-			}
-		})
+		w.at(at, func() { h.wake(session, at) })
+	}
+}
+
+// wake polls as the agent wished, or as soon as there is a processor.
+func (h *host) wake(session uint32, at time.Time) {
+	switch {
+	case !h.up || h.session != session || !h.wakeAt.Equal(at):
+	case h.w.now.Before(h.starved):
+		h.w.at(h.starved, func() { h.wake(session, at) })
+	default:
+		h.wakeAt = time.Time{}
+		h.poll()
 	}
 }
 
@@ -308,6 +319,10 @@ func (h *host) talk(every time.Duration, size int, until time.Time) {
 func (h *host) say() {
 	w, f := h.w, &h.flow
 	if !w.now.Before(f.until) {
+		return
+	}
+	if w.now.Before(h.starved) {
+		w.at(h.starved, h.say)
 		return
 	}
 	if h.up {

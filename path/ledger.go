@@ -25,16 +25,18 @@ type ledger struct {
 	entries int
 	dropped mark // the last that fell out of the ring
 
-	covered  uint64
-	alive    bool // there was a report since sent was last looked at
-	reported uint64
-	lower    int           // reports in a row that told less than before
-	told     time.Time     // the last report that told more
-	progress time.Time     // the last that showed that the path is alive
-	spread   time.Duration // within which it answered for a packet
-	checked  uint64        // sent, when outstanding packets last caused a check
-	size     int           // bytes, of packets lately
-	loss     lossMeter
+	covered   uint64
+	alive     bool // there was a report since sent was last looked at
+	reported  uint64
+	lower     int           // reports in a row that told less than before
+	told      time.Time     // the last report that told more
+	progress  time.Time     // the last that showed that the path is alive
+	spread    time.Duration // within which it answered for a packet
+	checked   uint64        // sent, when outstanding packets last caused a check
+	witness   witness       // that the peer is there
+	overdueAt time.Time     // when a failure was first seen to be due that has not been declared; zero: none is
+	size      int           // bytes, of packets lately
+	loss      lossMeter
 }
 
 // A mark says that by a time, so much had been sent.
@@ -128,6 +130,19 @@ func (l *ledger) rebase(packets uint64) {
 func (l *ledger) settle() {
 	l.covered, l.checked = l.sent, l.sent
 	l.loss.since, l.loss.bad = time.Time{}, 0
+}
+
+// A witness is an answer of the peer's, by whichever way.
+type witness struct {
+	asked time.Time // when the ping was sent
+	at    time.Time // when the answer came
+}
+
+// hears takes an answer to a ping sent at a time: the first to one that was sent after the oldest outstanding packets is kept.
+func (l *ledger) hears(now, asked time.Time) {
+	if since := l.since(); !since.IsZero() && l.witness.asked.Before(since) && !asked.Before(since) {
+		l.witness = witness{asked, now}
+	}
 }
 
 func (l *ledger) outstanding() uint64 { return l.sent - l.covered }

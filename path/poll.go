@@ -77,6 +77,9 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	a.pending.send = a.pending.send[:0]
 	out.Switches = out.Switches[:0]
 	out.Open = Opening{}
+	if !a.asked.IsZero() && now.Sub(a.asked) > lateBy {
+		a.behind = now
+	}
 	a.next = time.Time{}
 
 	a.mind(now)
@@ -106,6 +109,7 @@ func (a *Agent) Poll(now time.Time, out *Actions) {
 	if soonest := now.Add(pollGap); !a.next.IsZero() && a.next.Before(soonest) {
 		out.Next = soonest
 	}
+	a.asked = out.Next
 }
 
 // mind notices that a path is wanted again, or no longer.

@@ -59,6 +59,7 @@ type check struct {
 	next    time.Time
 	first   time.Time // zero before the first is out
 	until   time.Time // all are out: when to stop waiting
+	ended   time.Time // when that was first seen to have passed; zero: it was not
 	padding int       // bytes, of each
 	row     int       // the pair's, at the beginning
 }
@@ -249,6 +250,9 @@ func (a *Agent) ponged(now time.Time, came weft.Via, from *pair, m wire.Pong) {
 			p.probe.pong, p.probe.after, p.heard, p.probe.tries = now, sent, now, 0
 			if m.Link != 0 && p.via.Method == weft.Direct && m.Link != p.arrives {
 				p.arrives, a.bond.dirty = m.Link, true
+			}
+			if c := a.choice.pair; c != nil && c.ledger != nil {
+				c.ledger.hears(now, sent)
 			}
 			a.answered(now, p, sent, padding)
 			a.vouches(now, p, sent)

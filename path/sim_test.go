@@ -92,9 +92,11 @@ type host struct {
 	uplinks  []*uplink // in place of the one, of a host with several
 	spares   map[weft.LinkID]netip.AddrPort
 	lastLink weft.LinkID
-	most     int  // spare sockets at once
-	noNAT    bool // netcheck told nothing
-	bonds    bool // members are wanted
+	most     int       // spare sockets at once
+	noNAT    bool      // netcheck told nothing
+	starved  time.Time // until then it has no processor
+	echoes   bool      // data is answered by as much
+	bonds    bool      // members are wanted
 	metrics  map[weft.LinkID]int
 	members  []Member // as of the last change
 	joins    int      // of members, so far
@@ -290,6 +292,10 @@ func (h *host) receive(session uint32, via weft.Via, p payload) {
 	if !h.up || h.session != session {
 		return
 	}
+	if h.w.now.Before(h.starved) { // it lies in a socket meanwhile
+		h.w.at(h.starved.Add(time.Duration(h.w.rng.IntN(5000))*time.Microsecond), func() { h.receive(session, via, p) })
+		return
+	}
 	if p.m != nil {
 		h.agent.Handle(h.w.now, via, p.m)
 		h.poll()
@@ -307,6 +313,9 @@ func (h *host) receive(session uint32, via weft.Via, p payload) {
 	}
 	f.received[p.seq] = h.w.now
 	h.count(via, p.size, false)
+	if h.echoes {
+		h.send(p.size)
+	}
 }
 
 func (w *world) lost(p float64) bool { return p > 0 && w.rng.Float64() < p }
