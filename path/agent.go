@@ -65,8 +65,10 @@
 // path, what has come ([wire.Report]). The sender keeps a ledger: at least three packets, each older than the
 // report can reasonably take, with nothing acknowledged since, and the path has failed; traffic goes on by the
 // best other way in the same moment. Before that, and for one or two packets, pings in quick succession find
-// out about a path that is wholly dead. A failed path has to prove itself with several answers, and to sit out
-// a time that doubles with each relapse; one that answered pings while it lost data sits out longer. Reports
+// out about a path that is wholly dead. A failed path has to prove itself with several answers, and to go on answering
+// for a time that doubles with each relapse; one that answered pings while it lost data sits out longer. Who is short of
+// processor time, here or there, looks like a dead path: a silence counts when the peer has answered by another way
+// meanwhile, and when what it said can have been read. Reports
 // name all paths and reach the sender by whichever way works, so a path whose data came through while its
 // reports were lost is told from one that lost data.
 //

@@ -32,10 +32,11 @@ const (
 	slow                   // it was much slower than the relay
 )
 
-// holds are the times that a pair sits out: the first, doubled with each relapse, and the longest.
+// holds are the times that a pair sits out: the first, doubled with each relapse, and the longest. What was silent does so from
+// its first answer on, and has to answer all the while: an outage that is over is over, and what flaps returns when it has held
+// still for longer than it did lately.
 var holds = [...]struct{ first, last time.Duration }{
-	// An outage that is over is over; what flaps is given more and more rest.
-	silent: {time.Second, time.Minute},
+	silent: {250 * time.Millisecond, 16 * time.Second},
 	// Each new try costs the data of half a second, so they are made rarely.
 	blackHole: {5 * time.Second, 5 * time.Minute},
 	// What is bad but works is not a matter of seconds.
@@ -84,8 +85,9 @@ const (
 // health is what is held for and against a pair.
 type health struct {
 	state     State
-	answers   int // since it failed
-	row       int // of them, since it was free to return
+	answers   int       // since it failed
+	last      time.Time // of them
+	row       int       // of them, since it was free to return
 	failedAt  time.Time
 	doubted   time.Time // when that began which made it fail
 	heldUntil time.Time
@@ -104,7 +106,10 @@ func (a *Agent) fail(now time.Time, p *pair, c cause, why string) {
 		h.streak = 1
 	}
 	h.state, h.cause, h.why, h.answers, h.row = Failed, c, why, 0, 0
-	h.failedAt, h.doubted, h.heldUntil = now, now, now.Add(c.hold(h.streak))
+	h.failedAt, h.doubted, h.heldUntil = now, now, now
+	if c != silent {
+		h.heldUntil = now.Add(c.hold(h.streak))
+	}
 	if c == silent || c == blackHole {
 		a.dies(now, p, why)
 	}
@@ -150,13 +155,26 @@ func (a *Agent) answered(now time.Time, p *pair, sent time.Time, padding int) {
 		if sent.Before(h.doubted) {
 			return
 		}
+		if h.cause == silent && h.answers > 0 && now.Sub(h.last) > CheckPings*CheckInterval+p.rtt.timeout() {
+			h.answers, h.row = 0, 0 // there was a gap
+		}
 		h.answers++
+		h.last = now
 		if h.cause == silent && p.lostData() && sent.Before(h.failedAt.Add(CheckInterval/2)) {
 			h.cause = blackHole
 			h.heldUntil = h.failedAt.Add(blackHole.hold(h.streak))
 			h.why += answeredPings
 		}
+		if h.cause == silent && h.answers == 1 && h.row == 0 {
+			h.heldUntil = latest(h.heldUntil, now.Add(silent.hold(h.streak)))
+		}
 		if now.Before(h.heldUntil) {
+			if h.cause == silent { // does it go on answering?
+				if c.left == 0 {
+					*c = check{}
+				}
+				p.check(now, 0)
+			}
 			return
 		}
 		if padding < a.testPadding(p) {

@@ -54,23 +54,52 @@ func TestAFailedPathHasToAnswerThreeTimes(t *testing.T) {
 		t.Fatalf("selected %v", r.Selected())
 	}
 	r.play(10*time.Second, rtts)
-	for r.play(CheckInterval, rtts); len(pings(r.sent, by)) == 0; r.play(CheckInterval, rtts) {
-	}
-	for range returnAnswers - 1 {
-		r.answer(r.sent, by, 20*time.Millisecond)
-		if r.Selected() == by {
-			t.Fatal("back too soon")
+	rtts[by] = 20 * time.Millisecond
+	asked, first := 0, time.Time{}
+	for r.Selected() != by {
+		r.play(10*time.Millisecond, rtts)
+		if n := len(pings(r.sent, by)); n > 0 && asked == 0 {
+			asked, first = n, r.now
+		} else {
+			asked += n
 		}
-		r.play(CheckInterval, rtts)
+		if asked > 10 {
+			t.Fatalf("after %d pings it is not back", asked)
+		}
 	}
-	r.answer(r.sent, by, 20*time.Millisecond)
-	if s := r.Snapshot(r.now); s.Selected != by || !strings.Contains(s.Reason, "answers again") {
+	if took := r.now.Sub(first); asked < returnAnswers || took < silent.hold(1) || took > time.Second {
+		t.Errorf("back after %d pings, in %v", asked, took)
+	}
+	if s := r.Snapshot(r.now); !strings.Contains(s.Reason, "answers again") {
 		t.Errorf("selected %v because %q", s.Selected, s.Reason)
 	}
 }
 
+// What is silent for a moment again and again does not come back before it has answered without one.
+func TestWhatFlapsReturnsWhenItHasAnsweredWithoutAGap(t *testing.T) {
+	r, by, rtts := onDirectPath(t)
+	p := r.find(by)
+	p.health.returned, p.health.streak = r.now, 3 // it failed three times lately
+	r.fail(r.now, p, silent, "it is silent")
+	began := r.now
+	for range 4 { // 1.2 s of every 2 are less than it takes
+		rtts[by] = 20 * time.Millisecond
+		r.play(1200*time.Millisecond, rtts)
+		delete(rtts, by)
+		r.play(800*time.Millisecond, rtts)
+		if r.Selected() == by {
+			t.Fatalf("back after %v", r.now.Sub(began))
+		}
+	}
+	rtts[by] = 20 * time.Millisecond
+	r.play(5*time.Second, rtts) // up to 2 s until it is asked, and 2 s in which it answers
+	if r.Selected() != by {
+		t.Error("it holds still and is not back")
+	}
+}
+
 func TestTheRestDoublesWithEveryRelapse(t *testing.T) {
-	for c, first := range map[cause]time.Duration{silent: time.Second, blackHole: 5 * time.Second, lossy: 30 * time.Second, slow: 30 * time.Second} {
+	for c, first := range map[cause]time.Duration{silent: 250 * time.Millisecond, blackHole: 5 * time.Second, lossy: 30 * time.Second, slow: 30 * time.Second} {
 		if got := c.hold(1); got != first {
 			t.Errorf("cause %d sits out %v at first, want %v", c, got, first)
 		}

@@ -236,8 +236,10 @@ func (a *Agent) reported(now time.Time, m wire.Report) {
 			}
 			if p.ledger.acknowledge(now, line.Packets, spread) {
 				more = true
-				// Behind one relay the peer may count two of our paths as one: then both counts grow by the same.
-				if c := a.choice.pair; c == nil || c == p || !answers(c.via, p.via) || p.grew != used {
+				// What arrived before a path died says nothing for it. Behind one relay the peer may count two of our paths as
+				// one: then both counts grow by the same.
+				past, c := !p.ledger.progress.Equal(now), a.choice.pair
+				if !past && (c == nil || c == p || !answers(c.via, p.via) || p.grew != used) {
 					a.acquit(now, p)
 				}
 			}

@@ -27,6 +27,8 @@ const (
 	// helloFirst is the wait before a relayed way that never answered is asked again; it doubles.
 	helloFirst = RoundInterval
 	helloLast  = 30 * time.Second
+	// lostBusy is the least time between pings of a relayed way that is silent, while data flows.
+	lostBusy = 500 * time.Millisecond
 	// relayTries ends it while no data flows: the peer is not there, or not at that relay.
 	relayTries = 8
 )
@@ -173,7 +175,11 @@ func (a *Agent) heartbeat(now time.Time, p *pair) time.Time {
 	case p.probe.tries >= relayTries && !a.busy(now):
 		return time.Time{}
 	case p.health.state == Failed:
-		every = min(max(p.probe.last.Sub(p.health.failedAt)/lostShare, lostFirst), lostLast)
+		least := lostFirst
+		if p.health.cause == silent && a.busy(now) {
+			least = lostBusy
+		}
+		every = min(max(p.probe.last.Sub(p.health.failedAt)/lostShare, least), lostLast)
 	default:
 		every = min(helloFirst<<min(max(p.probe.tries-1, 0), 10), helloLast)
 	}

@@ -47,3 +47,44 @@ func TestANodeThatIsShortOfProcessorTimeKeepsAWayThatWorks(t *testing.T) {
 		w.needSwitches(3)
 	})
 }
+
+func TestARelaysUDPIsTakenBackSoonAfterItAnswersAgain(t *testing.T) {
+	forSeeds(t, 15, func(t *testing.T, seed uint64) {
+		w := homes(t, seed, symmetric, symmetric)
+		w.bootBoth()
+		w.talkBoth(10 * time.Minute)
+		w.run(8 * time.Second)
+		for range 4 {
+			w.a.fault.relayUDP = true
+			w.run(time.Duration(4000+w.rng.IntN(6000)) * time.Millisecond)
+			if !w.both(weft.RelayStream)() {
+				w.failf("not by the stream")
+			}
+			w.a.fault.relayUDP = false
+			// An eighth of the outage until it is asked, and 2 s at most until it has held still.
+			w.until(4*time.Second, "both by the relay's UDP again", w.both(weft.RelayUDP))
+			w.run(time.Duration(5000+w.rng.IntN(5000)) * time.Millisecond)
+		}
+	})
+}
+
+func TestAWayThatFlapsIsLeftAloneUntilItHoldsStill(t *testing.T) {
+	forSeeds(t, 10, func(t *testing.T, seed uint64) {
+		w := homes(t, seed, symmetric, symmetric)
+		w.bootBoth()
+		w.talkBoth(10 * time.Minute)
+		w.run(8 * time.Second)
+		flap := func(d time.Duration) {
+			for end := w.now.Add(d); w.now.Before(end); {
+				w.a.fault.relayUDP = !w.a.fault.relayUDP
+				w.run(3 * time.Second)
+			}
+			w.a.fault.relayUDP = false
+		}
+		flap(time.Minute)
+		w.a.switches, w.b.switches = nil, nil
+		flap(2 * time.Minute) // forty changes
+		w.needSwitches(6)
+		w.until(20*time.Second, "both by the relay's UDP once it holds still", w.both(weft.RelayUDP))
+	})
+}
