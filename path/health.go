@@ -298,14 +298,16 @@ func (a *Agent) read(now, since time.Time) bool {
 	return now.Sub(since) >= patience || a.behind.IsZero() || a.due(now, a.behind.Add(ackGrace))
 }
 
-// answerSince is when another way than one answered a ping that was sent after a time; zero if none has.
-func (a *Agent) answerSince(t time.Time, not *pair) (at time.Time) {
+// spoken is when a check that has ended without an answer counts: when the peer has answered another way since it began, and
+// could have answered this one, too; or has been waited for.
+func (a *Agent) spoken(c check, p *pair) time.Time {
+	end := c.ended.Add(patience)
 	for _, q := range a.pairs {
-		if q != not && !q.probe.after.Before(t) && (at.IsZero() || q.probe.pong.Before(at)) {
-			at = q.probe.pong
+		if at := q.probe.pong.Add(ackGrace); q != p && !q.probe.after.Before(c.first) && at.Before(end) {
+			end = at
 		}
 	}
-	return at
+	return end
 }
 
 // checked ends a check: all of its answers that count have come.
@@ -319,12 +321,8 @@ func (a *Agent) checked(now time.Time, p *pair) {
 				a.askOthers(now, p)
 			}
 		}
-		// It may be this machine that is late, or the peer.
-		end := c.ended.Add(patience)
-		if at := a.answerSince(c.first, p); !at.IsZero() && at.Add(ackGrace).Before(end) {
-			end = at.Add(ackGrace)
-		}
-		if !a.read(now, c.ended) || !a.due(now, end) {
+		// It may be this machine that is late, or the peer; which of those that are not in use is not worth waiting for.
+		if !a.read(now, c.ended) || p == a.choice.pair && !a.due(now, a.spoken(c, p)) {
 			return
 		}
 	}
