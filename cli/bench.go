@@ -17,7 +17,7 @@ import (
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure tunnels beside tunnels", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
-	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand(), a.benchCrowdCommand(), a.benchRelayCommand(), a.benchRelaydCommand(), a.benchBondCommand())
+	c.AddCommand(a.benchOverlayCommand(), a.benchPlainCommand(), a.benchCrowdCommand(), a.benchCrowdEndsCommand(), a.benchRelayCommand(), a.benchRelaydCommand(), a.benchBondCommand())
 	return c
 }
 
@@ -151,7 +151,10 @@ func (a *app) benchCrowdCommand() *cobra.Command {
 	var cfg bench.CrowdConfig
 	c := &cobra.Command{
 		Use: "crowd", Short: "An engine with many peers", Hidden: true, Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if cfg.Binary, err = os.Executable(); err != nil {
+				return err
+			}
 			got, err := bench.Crowd(c.Context(), cfg)
 			if err != nil {
 				return err
@@ -163,6 +166,18 @@ func (a *app) benchCrowdCommand() *cobra.Command {
 	f.IntVar(&cfg.Peers, "peers", 1, "peers that are configured")
 	f.IntVar(&cfg.Active, "active", 1, "peers that flows go to")
 	f.IntVar(&cfg.Flows, "flows", 1, "flows")
-	f.DurationVar(&cfg.Length, "length", time.Second, "of the run")
+	f.DurationVar(&cfg.Length, "length", time.Second, "of the run in each direction")
+	f.IntVar(&cfg.EndsOn, "ends-on", -1, "core that the far ends have alone; negative: any")
+	return c
+}
+
+// benchCrowdEndsCommand is what the crowd starts for its far ends: it is not for people.
+func (a *app) benchCrowdEndsCommand() *cobra.Command {
+	var ends int
+	c := &cobra.Command{
+		Use: "crowd-ends", Short: "The far ends of an engine with many peers", Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return bench.CrowdEnds(c.Context(), ends, a.in, a.out) },
+	}
+	c.Flags().IntVar(&ends, "ends", 1, "how many")
 	return c
 }
