@@ -10,7 +10,7 @@ import (
 func TestOfTwoRoutersOfANetworkBothMaySendFromItAndNothingElse(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	one, two, three := &peer{wg: new(wireguard.Peer)}, &peer{wg: new(wireguard.Peer)}, &peer{wg: new(wireguard.Peer)}
-	var routes wireguard.Routes
+	var routes routing
 	routes.Insert(prefix("192.168.142.0/24"), one.wg)
 	routes.Insert(prefix("192.168.142.7/32"), three.wg) // a more specific network of somebody else's
 	routes.Insert(prefix("10.0.0.0/8"), one.wg)

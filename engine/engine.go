@@ -125,7 +125,7 @@ type Engine struct {
 	control  *control
 	senders  []*sender
 	sessions *table
-	routes   atomic.Pointer[wireguard.Routes]
+	routes   atomic.Pointer[routing]
 	openers  sync.Pool // *opener
 
 	setting sync.Mutex // serialises SetPeers
@@ -178,7 +178,7 @@ func New(cfg Config) (*Engine, error) {
 	e.public = wireguard.Key(e.key.Bytes())
 	e.openers.New = func() any { return newOpener(e) }
 	e.relays.Store(&relays{})
-	e.routes.Store(&wireguard.Routes{})
+	e.routes.Store(&routing{})
 	sockets, err := underlay.Open(underlay.Config{
 		Port: cfg.Port, AnyPortIfTaken: cfg.AnyPortIfTaken, Receive: e.receive, Logger: cfg.Logger,
 	})

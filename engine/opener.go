@@ -24,9 +24,7 @@ type opener struct {
 	session      *session // whose window is held
 	order        *ordered // of its peer, held as well; nil: what comes is delivered as it comes
 	came, data   bool     // by it: something authentic, something with a packet in it
-	from         netip.Addr
-	fromSession  *session // to whose peer from belongs, by routes
-	routes       *wireguard.Routes
+	routes       *routing
 	gate         gate
 	run          run
 	socket       inbox // whose messages these are
@@ -79,7 +77,6 @@ func (e *Engine) putOpener(o *opener) {
 func (o *opener) begin() {
 	o.now = o.e.now()
 	o.routes = o.e.routes.Load()
-	o.fromSession = nil
 	o.gate.load(o.e)
 }
 
@@ -353,16 +350,16 @@ func (o *opener) control(s *session, kind byte, frame []byte) {
 	o.e.drops.foreign.Add(1)
 }
 
-// belongs reports whether an inner source address is the session's peer's (section 2).
+// belongs reports whether an inner source address is the peer's (section 2) of a session that is held.
 func (o *opener) belongs(from netip.Addr, s *session) bool {
-	if s == o.fromSession && from == o.from {
+	if from == s.from && s.fromBy == o.routes.number {
 		return true
 	}
 	wg := o.routes.Lookup(from)
 	if wg == nil || wg != s.Peer && !o.also(from, s.peer) {
 		return false
 	}
-	o.from, o.fromSession = from, s
+	s.from, s.fromBy = from, o.routes.number
 	return true
 }
 

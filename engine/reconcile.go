@@ -51,7 +51,7 @@ func (e *Engine) SetPeers(list []Peer) error {
 		}
 	}
 	e.forget(gone)
-	var routes wireguard.Routes
+	routes := &routing{number: e.routes.Load().number + 1}
 	alive := e.control.do(func(now time.Time) {
 		for _, p := range gone {
 			e.control.remove(now, p)
@@ -69,7 +69,7 @@ func (e *Engine) SetPeers(list []Peer) error {
 		}
 	})
 	if alive {
-		e.routes.Store(&routes)
+		e.routes.Store(routes)
 		for id, w := range want {
 			if p := e.peer(id); w.Plain && w.Endpoint.IsValid() && p != nil && p.route.Load() == nil && e.roam(p, weft.DirectVia(0, w.Endpoint)) {
 				e.control.post(post{peer: p, what: routed})

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -69,9 +68,7 @@ type sender struct {
 	roused bool          // without a packet: something may have changed for a line
 
 	gate   gate
-	routes *wireguard.Routes // what last was looked up in
-	last   netip.Addr
-	peer   *peer
+	memory memory
 }
 
 func newSender(e *Engine, from Queue) *sender {
@@ -223,16 +220,7 @@ func (o *sender) push(now time.Time, n int) {
 
 // lookup finds the peer that a flow goes to.
 func (o *sender) lookup(f *flow) *peer {
-	routes := o.e.routes.Load()
-	if routes == o.routes && f.to == o.last {
-		return o.peer
-	}
-	o.peer = nil
-	if wg := routes.Lookup(f.to); wg != nil {
-		o.peer, _ = wg.Owner.(*peer)
-	}
-	o.routes, o.last = routes, f.to
-	return o.peer
+	return o.memory.lookup(o.e.routes.Load(), f.to)
 }
 
 // send sends the packets whose turn it is: what makes one burst.

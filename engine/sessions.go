@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,8 @@ type session struct {
 
 	mu     sync.Mutex // held for a run of packets, which come by one socket
 	window wireguard.Window
+	from   netip.Addr // an inner source address that is the peer's,
+	fromBy uint64     // by the routing of that number
 }
 
 func (e *Engine) newSession(s *wireguard.Session, p *peer) *session {
