@@ -95,7 +95,6 @@ type host struct {
 	most     int       // spare sockets at once
 	noNAT    bool      // netcheck told nothing
 	starved  time.Time // until then it has no processor
-	echoes   bool      // data is answered by as much
 	bonds    bool      // members are wanted
 	metrics  map[weft.LinkID]int
 	members  []Member // as of the last change
@@ -313,9 +312,6 @@ func (h *host) receive(session uint32, via weft.Via, p payload) {
 	}
 	f.received[p.seq] = h.w.now
 	h.count(via, p.size, false)
-	if h.echoes {
-		h.send(p.size)
-	}
 }
 
 func (w *world) lost(p float64) bool { return p > 0 && w.rng.Float64() < p }

@@ -17,16 +17,6 @@ func (h *host) starve(most, between time.Duration, until time.Time) {
 	w.at(h.starved.Add(1+time.Duration(w.rng.Int64N(int64(between)))), func() { h.starve(most, between, until) })
 }
 
-// send sends one packet of data by the way in use.
-func (h *host) send(size int) {
-	w, f := h.w, &h.flow
-	via := h.agent.Selected()
-	f.received, f.sentAt = append(f.received, time.Time{}), append(f.sentAt, w.now)
-	w.transmit(h, via, payload{seq: f.sent, size: size})
-	h.count(via, size, true)
-	f.sent++
-}
-
 func TestANodeThatIsShortOfProcessorTimeKeepsAWayThatWorks(t *testing.T) {
 	forSeeds(t, 25, func(t *testing.T, seed uint64) {
 		w := settled(t, seed)
