@@ -280,7 +280,8 @@ type subject struct {
 	name   string
 	target netip.Addr
 	method weft.Method // NoMethod: it is not weft's
-	block  string      // nftables match of what a's host drops meanwhile
+	out    string      // nftables match of what a's host does not let out meanwhile
+	in     string      // and of what it does not let in
 
 	from *netns.Host // nil: a
 	node *lab.Node   // whose path has to stay; nil: a's
@@ -299,9 +300,9 @@ func (s *site) subject(name string) subject {
 	case plain:
 		return subject{name: name, target: plainInside[1]}
 	case udpRelay:
-		return subject{name: name, target: s.peer, method: weft.RelayUDP, block: "ip daddr " + b.String() + notPlain}
+		return subject{name: name, target: s.peer, method: weft.RelayUDP, out: "ip daddr " + b.String() + notPlain, in: "ip saddr " + b.String() + notPlain}
 	case streamPath:
-		return subject{name: name, target: s.peer, method: weft.RelayStream, block: "meta l4proto udp" + notPlain}
+		return subject{name: name, target: s.peer, method: weft.RelayStream, out: "meta l4proto udp" + notPlain, in: "meta l4proto udp" + notPlain}
 	}
 	return subject{name: name, target: s.peer, method: weft.Direct}
 }
@@ -333,11 +334,13 @@ func (s *site) still(ctx context.Context, x subject) error {
 	return err
 }
 
-// force makes a's host drop what matches, and waits until the path is the one meant.
+// force makes a's host drop what matches, in both directions, and waits until the path is the one meant. If only what a sends
+// were dropped, b, whose data arrives, would keep to its way as long as there is any.
 func (s *site) force(ctx context.Context, x subject) error {
 	text := "table inet wbench\ndelete table inet wbench\n"
-	if x.block != "" {
-		text += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + x.block + " drop\n}\n}\n"
+	if x.out != "" {
+		text += "table inet wbench {\nchain out {\ntype filter hook output priority 0\n" + x.out + " drop\n}\n" +
+			"chain in {\ntype filter hook input priority 0\n" + x.in + " drop\n}\n}\n"
 	}
 	if err := rules(ctx, s.a, text); err != nil {
 		return err
