@@ -32,7 +32,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 				c.next = q.control(c, c.next)
 				return it, true
 			}
-			q.cut(now, i)
+			c.next = max(q.control(c, c.next), q.cut(now, i))
 			if f.head == none {
 				c.above, c.dropping = 0, false
 				return it, false
@@ -40,8 +40,6 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 			it = q.take(i)
 			if late = q.late(now, c, f, it); !late {
 				c.dropping = false
-			} else {
-				c.next = q.control(c, c.next)
 			}
 		}
 		return it, true
@@ -60,7 +58,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 	if q.congested(&it) {
 		return it, true
 	}
-	q.cut(now, i)
+	c.next = max(c.next, q.cut(now, i))
 	if f.head == none {
 		c.above, c.dropping = 0, false
 		return it, false
@@ -81,16 +79,22 @@ func (q *Queue[T]) congested(it *Item[T]) bool {
 	return false
 }
 
-// cut drops what else of a connection has waited for longer than SetMost says, but for its last packet. Where packets are marked nothing is sent again, and
-// of datagrams each is missed for itself.
-func (q *Queue[T]) cut(now instant, i int32) {
+// cutFor is for how many intervals nothing more is dropped of a connection after a cut: what it sends again takes a round trip, and then the time that the
+// queue is long. A packet that is dropped twice holds everything up for both.
+const cutFor = 2
+
+// cut drops what else of a connection has waited for longer than SetMost says, but for its last packet, and tells when the next may be dropped. Where
+// packets are marked nothing is sent again, and of datagrams each is missed for itself.
+func (q *Queue[T]) cut(now instant, i int32) (next instant) {
 	for f := &q.flows[i]; q.most > 0 && f.head != f.tail; {
 		if it := &q.nodes[f.head].item; it.ECN || !it.Again || now-it.at <= q.most {
-			return
+			break
 		}
 		q.stats.Late++
 		q.drop(q.take(i).Value)
+		next = now + cutFor*q.interval
 	}
+	return next
 }
 
 // late reports whether packets have been waiting too long for an interval. A queue with less than one full packet left

@@ -66,3 +66,39 @@ func TestWhatIsLeftBehindALossHasNotWaitedLongerThanItMay(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsSentAgainAfterACutIsNotDroppedAgain has a connection that sends again at once what is dropped, behind what waits.
+func TestWhatIsSentAgainAfterACutIsNotDroppedAgain(t *testing.T) {
+	const most = 100 * time.Millisecond
+	now := time.Unix(1000, 0)
+	var dropped []int
+	q := New[int](4<<20, 2048, func(v int) { dropped = append(dropped, v) })
+	q.SetTarget(60*time.Millisecond, 240*time.Millisecond)
+	q.SetMost(most)
+	push := func(v int) { q.Push(now, Item[int]{Value: v, Size: 1400, Again: true}) }
+	for i := range 300 {
+		push(i)
+	}
+	var cutAt time.Time
+	for n := 300; n < 1200; n++ { // as many go as come
+		now = now.Add(time.Millisecond)
+		dropped = dropped[:0]
+		if _, ok := q.Pop(now); !ok {
+			t.Fatal("nothing comes out")
+		}
+		push(n)
+		again := append([]int(nil), dropped...)
+		if len(again) == 0 {
+			continue
+		}
+		if !cutAt.IsZero() && now.Sub(cutAt) < 2*240*time.Millisecond {
+			t.Fatalf("%v after a cut %d more are dropped", now.Sub(cutAt), len(again))
+		}
+		if len(again) > 1 {
+			cutAt = now
+		}
+		for _, v := range again {
+			push(v)
+		}
+	}
+}
