@@ -41,6 +41,8 @@ const (
 	Quantum = 1514
 	// Flows is how many queues a peer has in each class.
 	Flows = 256
+	// atFirst is for how many packets, flows and peers there is memory at first.
+	atFirst = 64
 )
 
 // A Class is how urgent a packet is.
@@ -99,6 +101,7 @@ type Queue[T any] struct {
 	turns
 	nodes   []node[T]
 	free    int32 // the first node that is in no flow
+	holds   int   // packets, at most
 	limit   int
 	bytes   int
 	packets int
@@ -129,17 +132,30 @@ type class struct {
 }
 
 // New makes a Queue that holds at most limit bytes, and calls drop for each packet that is given up; nil: nobody wants
-// to know. It holds packets packets at most, for which it takes memory now.
+// to know. It holds packets packets at most. It takes memory for as many packets, flows and peers as there ever were at once,
+// twice as much each time that was too little, and nothing otherwise.
 func New[T any](limit, packets int, drop func(T)) *Queue[T] {
-	q := &Queue[T]{limit: limit, drop: drop, nodes: make([]node[T], packets), turns: newTurns(packets), free: none,
+	q := &Queue[T]{limit: limit, drop: drop, holds: packets, turns: newTurns(packets), free: none,
 		target: instant(Target), interval: instant(Interval)}
 	if drop == nil {
 		q.drop = func(T) {}
 	}
-	for i := range q.nodes {
-		q.nodes[i].next, q.free = q.free, int32(i)
-	}
 	return q
+}
+
+// grown is how many there shall be where n are too little and most are the bound.
+func grown(n, most int) int { return min(max(2*n, atFirst), most) }
+
+// spare reports whether there is a node that is in no flow, or makes some if there may be more.
+func (q *Queue[T]) spare() bool {
+	if q.free == none {
+		n := len(q.nodes)
+		q.nodes = append(q.nodes, make([]node[T], grown(n, q.holds)-n)...)
+		for i := len(q.nodes) - 1; i >= n; i-- {
+			q.nodes[i].next, q.free = q.free, int32(i)
+		}
+	}
+	return q.free != none
 }
 
 // SetTarget has CoDel leave so much standing, and look at it for so long, in place of [Target] and [Interval]: for a queue in
@@ -172,10 +188,10 @@ func (q *Queue[T]) instant(now time.Time) instant {
 // Push adds a packet. If there is no room for it, the peer with the most bytes loses the oldest ones of its longest flow.
 func (q *Queue[T]) Push(now time.Time, it Item[T]) {
 	it.Size = max(it.Size, 1)
-	for q.packets > 0 && (q.free == none || q.bytes+it.Size > q.limit) {
+	for q.packets > 0 && (!q.spare() || q.bytes+it.Size > q.limit) {
 		q.relieve()
 	}
-	if q.free == none {
+	if !q.spare() {
 		q.stats.Overrun++
 		q.drop(it.Value)
 		return

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -158,7 +159,8 @@ func TestUrgentPacketsGoFirstButNotAtEverybodysCost(t *testing.T) {
 func TestAQueueIsNeverLongerThanItsLimitAndLosesNothingUnsaid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(2000, 50_000).Draw(t, "limit")
-		packets := rapid.IntRange(1, 64).Draw(t, "packets")
+		packets := rapid.IntRange(1, 300).Draw(t, "packets")
+		peers := rapid.SampledFrom([]int{3, 2000}).Draw(t, "peers")
 		flows := rapid.SampledFrom([]int{1, 5, 2000}).Draw(t, "flows")
 		inside, now := map[int]bool{}, time.Unix(1e9, 0)
 		q := New(limit, packets, func(v int) {
@@ -173,7 +175,7 @@ func TestAQueueIsNeverLongerThanItsLimitAndLosesNothingUnsaid(t *testing.T) {
 			if rng.IntN(3) > 0 {
 				inside[i] = true
 				q.Push(now, Item[int]{
-					Value: i, Size: 1 + rng.IntN(min(limit, 3000)), Peer: uint32(rng.IntN(3)), Flow: uint32(rng.IntN(flows)), Class: Class(rng.IntN(4)), ECN: rng.IntN(2) == 0,
+					Value: i, Size: 1 + rng.IntN(min(limit, 3000)), Peer: uint32(rng.IntN(peers)), Flow: uint32(rng.IntN(flows)), Class: Class(rng.IntN(4)), ECN: rng.IntN(2) == 0,
 				})
 			} else if it, ok := q.Pop(now); ok {
 				if !inside[it.Value] {
@@ -217,6 +219,40 @@ func TestPushAndPopAllocateNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A sender has a queue for each processor or two, and a bond one in each sender; hardly one ever holds what it may.
+func TestAQueueTakesMemoryForWhatItHolds(t *testing.T) {
+	const packets = 2048
+	q, now := New[*int](4<<20, packets, nil), time.Unix(1e9, 0)
+	bytes := func() int {
+		return cap(q.nodes)*int(unsafe.Sizeof(q.nodes[0])) + cap(q.flows)*int(unsafe.Sizeof(q.flows[0])) + cap(q.peers)*int(unsafe.Sizeof(q.peers[0])) +
+			(cap(q.turnLinks)+cap(q.mineLinks)+cap(q.idleLinks)+cap(q.peerLinks))*int(unsafe.Sizeof(links{})) +
+			(cap(q.flowTable)+cap(q.peerTable)+cap(q.active))*int(unsafe.Sizeof(int32(0)))
+	}
+	wave := func(flows, of int) {
+		for i := range flows * of {
+			q.Push(now, Item[*int]{Size: 100, Peer: uint32(i % flows), Flow: uint32(i % flows)})
+		}
+		for range flows * of {
+			q.Pop(now)
+		}
+		now = now.Add(time.Second)
+	}
+	for range 1000 {
+		wave(8, 16)
+	}
+	if got, most := bytes(), 48<<10; got > most {
+		t.Errorf("for 8 flows of 16 packets it takes %d bytes, more than %d", got, most)
+	}
+	wave(packets, 1)
+	least := bytes()
+	for range 100 {
+		wave(packets, 1)
+	}
+	if got := bytes(); got != least || got > 1<<20 {
+		t.Errorf("when it was full once it takes %d bytes, and when it was full often %d", least, got)
 	}
 }
 

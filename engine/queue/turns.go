@@ -10,13 +10,15 @@ const (
 )
 
 // A turns knows the peers and flows that have packets or had some just now, and whose turn it is. They come from pools and
-// are found by chained hash tables, so that nothing is allocated and nobody has to be forgotten by the caller.
+// are found by chained hash tables, so that nobody has to be forgotten by the caller. Pools and tables become twice as large when
+// more are known at once than ever before, up to a bound; beside that nothing is allocated.
 //
 // A flow that became empty is kept until its turn comes, or what it was given ahead would not count (RFC 8290 section 4.2
 // has it wait a round for the same reason). When the pool has run out, the one that has been empty longest is
 // forgotten at once.
 type turns struct {
 	ready [classes]ready
+	bound int // of flows, and so of peers
 
 	flows     []flow
 	flowTable []int32 // the first flow of each chain
@@ -31,6 +33,65 @@ type turns struct {
 	freePeer  int32
 	peerLinks []links
 	active    []int32 // peers in use, in no order
+}
+
+func newTurns(packets int) turns {
+	t := turns{
+		bound:    packets + Flows, // so that flows that became empty are seldom forgotten before their turn
+		freeFlow: none, freePeer: none, idle: list{none, none},
+	}
+	for c := range t.ready {
+		t.ready[c] = ready{list{none, none}, list{none, none}}
+	}
+	t.moreFlows()
+	t.morePeers()
+	return t
+}
+
+// moreFlows makes flows that are free. There must be none.
+func (t *turns) moreFlows() {
+	n := len(t.flows)
+	size := grown(n, t.bound)
+	t.flows = append(t.flows, make([]flow, size-n)...)
+	t.turnLinks = append(t.turnLinks, make([]links, size-n)...)
+	t.mineLinks = append(t.mineLinks, make([]links, size-n)...)
+	t.idleLinks = append(t.idleLinks, make([]links, size-n)...)
+	t.flowTable = newTable(size)
+	for i := range int32(n) {
+		f := &t.flows[i]
+		p := &t.peers[f.peer]
+		chain := slot(t.flowTable, p.id, p.class, f.hash)
+		f.chain, *chain = *chain, i
+	}
+	for i := int32(size - 1); i >= int32(n); i-- {
+		t.flows[i].chain, t.freeFlow = t.freeFlow, i
+	}
+}
+
+// morePeers makes peers that are free. There must be none.
+func (t *turns) morePeers() {
+	n := len(t.peers)
+	size := grown(n, t.bound)
+	t.peers = append(t.peers, make([]peer, size-n)...)
+	t.peerLinks = append(t.peerLinks, make([]links, size-n)...)
+	t.peerTable = newTable(size)
+	for i := range int32(n) {
+		p := &t.peers[i]
+		chain := slot(t.peerTable, p.id, p.class, 0)
+		p.chain, *chain = *chain, i
+	}
+	for i := int32(size - 1); i >= int32(n); i-- {
+		t.peers[i].chain, t.freePeer = t.freePeer, i
+	}
+}
+
+// newTable is an empty hash table for n things.
+func newTable(n int) []int32 {
+	table := make([]int32, 1<<bits.Len(uint(2*n)))
+	for i := range table {
+		table[i] = none
+	}
+	return table
 }
 
 // A ready is what waits for its turn in a class.
@@ -65,27 +126,6 @@ type peer struct {
 	ahead   int // what its flows may send before others, in bytes
 }
 
-func newTurns(packets int) turns {
-	n := packets + Flows // so that flows that became empty are seldom forgotten before their turn
-	size := 1 << bits.Len(uint(2*n))
-	t := turns{
-		flows: make([]flow, n), flowTable: make([]int32, size), freeFlow: none,
-		turnLinks: make([]links, n), mineLinks: make([]links, n), idleLinks: make([]links, n), idle: list{none, none},
-		peers: make([]peer, n), peerTable: make([]int32, size), freePeer: none, peerLinks: make([]links, n), active: make([]int32, 0, n),
-	}
-	for c := range t.ready {
-		t.ready[c] = ready{list{none, none}, list{none, none}}
-	}
-	for i := range size {
-		t.flowTable[i], t.peerTable[i] = none, none
-	}
-	for i := range int32(n) {
-		t.flows[i].chain, t.freeFlow = t.freeFlow, i
-		t.peers[i].chain, t.freePeer = t.freePeer, i
-	}
-	return t
-}
-
 // slot is where in a table a key's chain begins. The factors are odd and random; the top bits of a product depend on all
 // bits of the key.
 func slot(table []int32, peer uint32, class Class, hash uint32) *int32 {
@@ -102,7 +142,12 @@ func (t *turns) flowOf(id uint32, c Class, hash uint32) int32 {
 			return i
 		}
 	}
-	if t.freeFlow == none {
+	switch {
+	case t.freeFlow != none:
+	case len(t.flows) < t.bound:
+		t.moreFlows()
+		chain = slot(t.flowTable, id, c, hash)
+	default:
 		t.forget(t.idle.head) // there is one: flows are more than packets
 	}
 	i := t.freeFlow
@@ -124,6 +169,10 @@ func (t *turns) peerOf(id uint32, c Class) int32 {
 		if t.peers[i].id == id && t.peers[i].class == c {
 			return i
 		}
+	}
+	if t.freePeer == none { // fewer than flows, of which each has one
+		t.morePeers()
+		chain = slot(t.peerTable, id, c, 0)
 	}
 	i := t.freePeer
 	t.freePeer = t.peers[i].chain
