@@ -9,12 +9,13 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed bond_page.html
 var bondPageText string
 
-var bondPage = template.Must(template.New("bond").Parse(bondPageText))
+var bondPage = sync.OnceValue(func() *template.Template { return template.Must(template.New("bond").Parse(bondPageText)) })
 
 // bondView is what the page is made of.
 type bondView struct {
@@ -80,7 +81,7 @@ func (r *BondReport) page() ([]byte, error) {
 		}
 	}
 	var b bytes.Buffer
-	if err := bondPage.Execute(&b, v); err != nil {
+	if err := bondPage().Execute(&b, v); err != nil {
 		return nil, fmt.Errorf("writing the page: %w", err)
 	}
 	return b.Bytes(), nil

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"weft/lab/netns"
@@ -171,7 +172,7 @@ type echoes struct {
 	lost int
 }
 
-var pingTime = regexp.MustCompile(`icmp_seq=\d+ ttl=\d+ time=([\d.]+) ms\n`) // one that came twice has words behind
+var pingTime = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`icmp_seq=\d+ ttl=\d+ time=([\d.]+) ms\n`) }) // one that came twice has words behind
 
 // ping sends echoes from a to b.
 func (s *site) ping(ctx context.Context, x subject, count int, interval time.Duration) (echoes, error) {
@@ -184,7 +185,7 @@ func (s *site) ping(ctx context.Context, x subject, count int, interval time.Dur
 }
 
 func parsePing(out string, count int) (e echoes, err error) {
-	for _, m := range pingTime.FindAllStringSubmatch(out, -1) {
+	for _, m := range pingTime().FindAllStringSubmatch(out, -1) {
 		v, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
 			return e, fmt.Errorf("ping printed the time %q", m[1])

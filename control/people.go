@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"weft"
@@ -15,7 +16,7 @@ import (
 
 // userName is what a user may be called: an account's name or mail address, and nothing that plays tricks on a
 // terminal or in a policy.
-var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
+var userName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`) })
 
 func (t *tx) userInfo(u store.User) UserInfo {
 	return UserInfo{
@@ -43,7 +44,7 @@ func (s *Server) Users() []UserInfo {
 }
 
 func checkUserName(name string) error {
-	if !userName.MatchString(name) {
+	if !userName().MatchString(name) {
 		return sentence(weft.CodeBadRequest, "%q cannot be a user's name: it may have up to 64 letters, digits and . _ @ + - and begins with a letter or digit", name)
 	}
 	return nil

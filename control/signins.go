@@ -290,7 +290,7 @@ func (t *tx) identities() map[[2]string]string {
 // made of the subject. A number follows where somebody has the name, or the policy speaks of it.
 func (t *tx) freeUserName(who signin.Identity) string {
 	base := who.Email
-	if !userName.MatchString(base) {
+	if !userName().MatchString(base) {
 		base = "user-" + strings.Map(func(r rune) rune {
 			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
 				return r

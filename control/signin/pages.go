@@ -4,6 +4,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"sync"
 )
 
 // The pages need no script, load nothing from anywhere, and stand in no frame.
@@ -27,16 +28,23 @@ code { font-size: 1.6rem; letter-spacing: .1em } button { font: inherit; padding
 </style></head><body>{{block "body" .}}{{end}}</body></html>
 `
 
+// framed makes a page of its body, when it is first shown: what a process never shows costs it nothing.
+func framed(body string) func() *template.Template {
+	return sync.OnceValue(func() *template.Template {
+		return template.Must(template.Must(template.New("page").Parse(frame)).Parse(`{{define "body"}}` + body + `{{end}}`))
+	})
+}
+
 var (
-	told  = template.Must(template.Must(template.New("told").Parse(frame)).Parse(`{{define "body"}}<p>{{.}}</p>{{end}}`))
-	asked = template.Must(template.Must(template.New("asked").Parse(frame)).Parse(`{{define "body"}}
+	told  = framed(`<p>{{.}}</p>`)
+	asked = framed(`
 <h1>Is this your machine?</h1>
 <dl><dt>Machine</dt><dd>{{.Machine.Name}} ({{.Machine.System}}), from {{.Machine.Remote}}</dd>
 <dt>It shows the code</dt><dd><code>{{.Machine.Code}}</code></dd>
 <dt>You are</dt><dd>{{with .Who.Name}}{{.}} {{end}}{{with .Who.Email}}&lt;{{.}}&gt; {{end}}{{.Who.Subject}}</dd></dl>
 <p>It will be on the network in your name. If somebody sent you the address of this page, close it: what joins is then theirs.</p>
 <form method="post" action="{{.Action}}"><input type="hidden" name="token" value="{{.Token}}"><button>Yes, it is mine and shows this code</button></form>
-{{end}}`))
+`)
 )
 
 // question is what the confirmation asks.
@@ -46,12 +54,12 @@ type question struct {
 	Token, Action string
 }
 
-func ask(w http.ResponseWriter, q question) { _ = asked.Execute(w, q) }
+func ask(w http.ResponseWriter, q question) { _ = asked().Execute(w, q) }
 
 // tell shows a sentence.
 func tell(w http.ResponseWriter, status int, sentence string) {
 	w.WriteHeader(status)
-	_ = told.Execute(w, sentence)
+	_ = told().Execute(w, sentence)
 }
 
 // origin is the origin of a URL as browsers write it (RFC 6454 section 6.2).

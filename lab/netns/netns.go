@@ -122,15 +122,15 @@ var labCount atomic.Uint32
 
 // validPrefix is what a prefix may be: names derived from it are those of files and are cut apart
 // at dashes when leftovers are swept.
-var validPrefix = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
+var validPrefix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`) })
 
 // validName is what the name of a host or router may be; it becomes part of a file name.
-var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`) })
 
 // New makes a lab with its public network, empty of hosts. The lab lives until Close or until ctx
 // ends, whichever comes first. Leftovers of dead labs with the same prefix are removed before.
 func New(ctx context.Context, prefix string, options ...Option) (*Lab, error) {
-	if !validPrefix.MatchString(prefix) {
+	if !validPrefix().MatchString(prefix) {
 		return nil, fmt.Errorf("the lab prefix %q must be 1 to 12 lower-case letters and digits, beginning with a letter", prefix)
 	}
 	if err := Available(); err != nil {
@@ -213,7 +213,7 @@ func (l *Lab) Close() error {
 
 // namespace makes one network namespace with loopback up and returns its full name.
 func (l *Lab) namespace(name string) (string, error) {
-	if !validName.MatchString(name) {
+	if !validName().MatchString(name) {
 		return "", fmt.Errorf("the name %q must be 1 to 32 lower-case letters, digits and dashes", name)
 	}
 	full := l.id + "-" + name

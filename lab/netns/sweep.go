@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -27,12 +28,14 @@ func (id labID) String() string {
 	return fmt.Sprintf("%s-%d-%s-%d", id.prefix, id.pid, strconv.FormatUint(id.start, 36), id.n)
 }
 
-var labName = regexp.MustCompile(`^([a-z][a-z0-9]{0,11})-([0-9]{1,10})-([0-9a-z]{1,13})-([0-9]{1,9})(-[a-z0-9-]+)?$`)
+var labName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z][a-z0-9]{0,11})-([0-9]{1,10})-([0-9a-z]{1,13})-([0-9]{1,9})(-[a-z0-9-]+)?$`)
+})
 
 // parseLabID returns the lab that a namespace or directory belongs to; ok is false for names that
 // no lab of this package has given.
 func parseLabID(name string) (id labID, ok bool) {
-	m := labName.FindStringSubmatch(name)
+	m := labName().FindStringSubmatch(name)
 	if m == nil {
 		return labID{}, false
 	}

@@ -25,6 +25,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"weft/lab/matrix"
@@ -39,10 +40,12 @@ const maxRuns = 10
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"millis": matrix.Millis, "percent": matrix.Percent, "glyph": inlineGlyph,
-	"when": func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
-}).Parse(pageText))
+var page = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page").Funcs(template.FuncMap{
+		"millis": matrix.Millis, "percent": matrix.Percent, "glyph": inlineGlyph,
+		"when": func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
+	}).Parse(pageText))
+})
 
 // Write writes the page.
 func Write(w io.Writer, r *matrix.Result) error {
@@ -55,7 +58,7 @@ func Write(w io.Writer, r *matrix.Result) error {
 		v.Cells = append(v.Cells, newCell(r, &r.Cells[i], shown[i]))
 	}
 	v.Legend = append(v.Legend, legend...)
-	if err := page.Execute(w, v); err != nil {
+	if err := page().Execute(w, v); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil
