@@ -25,11 +25,16 @@ type burst struct {
 	also *burst // messages of this one that go by a second way; nil: none did
 }
 
-// burstSize is how much is sealed before it is sent at the latest, in bytes: twice what one UDP_SEGMENT send takes.
-const burstSize = 128 << 10
+const (
+	// burstSize is how much is sealed before it is sent at the latest, in bytes: twice what one UDP_SEGMENT send takes.
+	burstSize = 128 << 10
+	// burstLeast is how much a burst has room for at first, in bytes. It gets twice as much whenever that was too little: those that
+	// send handshakes and feedback, one for each peer that bonds among them, never need more.
+	burstLeast = 4 << 10
+)
 
 func newBurst(e *Engine) *burst {
-	return &burst{e: e, place: make([]byte, 0, burstSize), writer: host.NewUDPWriter()}
+	return &burst{e: e, writer: host.NewUDPWriter()}
 }
 
 // A lane is how a way is gone at the moment.
@@ -150,9 +155,13 @@ func (b *burst) copy(l lane, to weft.NodeID, message []byte) bool {
 
 // begin makes room for a message of size bytes, and puts the relay's prefix in front, if there is one.
 func (b *burst) begin(l lane, to weft.NodeID, size int) bool {
-	if cap(b.place)-len(b.place) < wire.DataPrefix+size || l.stream != b.stream || b.stream != nil && b.streamTo != to {
+	need := wire.DataPrefix + size
+	if full := cap(b.place)-len(b.place) < need; full || l.stream != b.stream || b.stream != nil && b.streamTo != to {
 		b.flush()
-		if cap(b.place) < wire.DataPrefix+size {
+		if full && cap(b.place) < burstSize {
+			b.place = make([]byte, 0, min(max(2*cap(b.place), burstLeast, need), burstSize))
+		}
+		if cap(b.place) < need {
 			b.e.drops.strange.Add(1)
 			return false
 		}

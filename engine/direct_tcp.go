@@ -59,7 +59,7 @@ func (e *Engine) connection(id weft.NodeID, via weft.Via) (DirectStream, error) 
 // DeliverConnection takes datagrams that came by a TCP connection from a peer; they are valid during the call only, and its to
 // change. They are worked on to the end by the goroutine that calls.
 func (e *Engine) DeliverConnection(via weft.Via, src weft.NodeID, datagrams [][]byte) {
-	o := e.openers.Get().(*opener)
+	o := e.opener()
 	o.begin()
 	for _, b := range datagrams {
 		o.relayed(src, via, b)

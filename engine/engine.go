@@ -126,7 +126,7 @@ type Engine struct {
 	senders  []*sender
 	sessions *table
 	routes   atomic.Pointer[routing]
-	openers  sync.Pool // *opener
+	openers  openerPool
 
 	setting sync.Mutex // serialises SetPeers
 
@@ -176,7 +176,6 @@ func New(cfg Config) (*Engine, error) {
 		e.mtu = MTU
 	}
 	e.public = wireguard.Key(e.key.Bytes())
-	e.openers.New = func() any { return newOpener(e) }
 	e.relays.Store(&relays{})
 	e.routes.Store(&routing{})
 	sockets, err := underlay.Open(underlay.Config{

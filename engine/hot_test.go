@@ -186,6 +186,7 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 
 	// What comes: each message is new, sealed by the test.
 	o, s := newBurst(a.Engine), a.Engine.peer(2).current.Load()
+	o.place = make([]byte, 0, burstSize)
 	for name, prefix := range map[string]bool{"direct": false, "relayed": true} {
 		from := a.addr()
 		if prefix {

@@ -18,12 +18,12 @@ import (
 type opener struct {
 	e            *Engine
 	sieve        *wireguard.Sieve
-	merge, spare *segment.Merger
-	to           *sender  // by whose queue it is written
-	wrote        int      // packets
-	session      *session // whose window is held
-	order        *ordered // of its peer, held as well; nil: what comes is delivered as it comes
-	came, data   bool     // by it: something authentic, something with a packet in it
+	merge, spare *segment.Merger // spare is nil until it is needed
+	to           *sender         // by whose queue it is written
+	wrote        int             // packets
+	session      *session        // whose window is held
+	order        *ordered        // of its peer, held as well; nil: what comes is delivered as it comes
+	came, data   bool            // by it: something authentic, something with a packet in it
 	routes       *routing
 	gate         gate
 	run          run
@@ -45,16 +45,9 @@ type run struct {
 // openSpare is how much longer than a packet what is opened may be, in bytes: padding and tag.
 const openSpare = wireguard.PaddingMultiple + wireguard.TagSize
 
-func newOpener(e *Engine) *opener {
-	return &opener{
-		e: e, sieve: wireguard.NewSieve(e.public),
-		merge: segment.NewMerger(openSpare), spare: segment.NewMerger(openSpare),
-	}
-}
-
 // receive takes what came to the socket of a link. It is called from the goroutine of the socket.
 func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
-	o := e.openers.Get().(*opener)
+	o := e.opener()
 	o.begin()
 	o.socket = inbox{link: link, six: len(reads) > 0 && reads[0].From.Addr().Unmap().Is6(), some: true}
 	for i := range reads {
@@ -63,15 +56,6 @@ func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
 	o.end()
 	o.socket = inbox{}
 	e.putOpener(o)
-}
-
-// putOpener gives an opener back. What the device answers to a packet that came alone is sent before.
-func (e *Engine) putOpener(o *opener) {
-	if o.wrote == 1 {
-		o.to.answer(o.now)
-	}
-	o.wrote = 0
-	e.openers.Put(o)
 }
 
 func (o *opener) begin() {
@@ -269,6 +253,9 @@ func (o *opener) open(s *session, counter uint64, b []byte) {
 // add puts the packet of n bytes that was put where the merger said behind those that are there.
 func (o *opener) add(n int) {
 	if !o.merge.Add(n) {
+		if o.spare == nil {
+			o.spare = segment.NewMerger(openSpare)
+		}
 		o.merge.Move(n, o.spare)
 		o.write()
 		o.merge, o.spare = o.spare, o.merge
@@ -463,7 +450,7 @@ func (e *Engine) deliver(to Queue, packet []byte) {
 // DeliverStream takes datagrams that came by a relay's stream from a node; they are valid during the call only, and its
 // to change.
 func (e *Engine) DeliverStream(id weft.RelayID, src weft.NodeID, datagrams [][]byte) {
-	o := e.openers.Get().(*opener)
+	o := e.opener()
 	o.begin()
 	for _, b := range datagrams {
 		o.relayed(src, weft.Via{Method: weft.RelayStream, Relay: id}, b)

@@ -184,7 +184,7 @@ func (r *ordered) ring() {
 	}
 	r.e.course.ended.Add(1) // before anything waits: that comes after stop
 	defer r.e.course.ended.Done()
-	o := r.e.openers.Get().(*opener)
+	o := r.e.opener()
 	o.begin()
 	r.alarm = bond.Never
 	o.order = r
