@@ -2,7 +2,12 @@ package host
 
 import (
 	"net/netip"
+	"os"
+	"runtime"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // What is read at once is sent on from where it lies: it has to fit a core's cache. Long runs are so taken a few at a
@@ -60,5 +65,84 @@ func TestAReaderTakesFewLongRunsAndManySingleDatagramsAtOnce(t *testing.T) {
 	}
 	if most != UDPBatch {
 		t.Errorf("of single datagrams %d are taken at once, not %d", most, UDPBatch)
+	}
+}
+
+// A reader can hold 2 MiB, and a node has one for each socket: what was never written to takes no memory, also where Go has memory
+// that was in use before, which it would clear.
+func TestAReaderTakesMemoryForWhatCameAndNoMore(t *testing.T) {
+	for range 4 {
+		b := make([]byte, UDPBatch*udpStride)
+		for i := range b {
+			b[i] = 1
+		}
+	}
+	runtime.GC()
+	_, from := udpSocket(t, "udp4", "127.0.0.1:0")
+	_, to := udpSocket(t, "udp4", "127.0.0.1:0")
+	var dest UDPDest
+	from.SetDest(&dest, to.Local(), netip.Addr{})
+	w, r := NewUDPWriter(), NewUDPReader(to)
+	for _, size := range []int{1, 100, 1452} {
+		w.Add(&dest, make([]byte, size), 0)
+		w.Flush()
+		if _, err := r.Read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, most := resident(t, r.memory), udpReadLeast*os.Getpagesize(); got > most {
+		t.Errorf("after three short datagrams %d bytes are in memory, more than %d", got, most)
+	}
+	const segment, runs = 1452, 40
+	for range runs {
+		w.Add(&dest, make([]byte, 40*segment), segment)
+		w.Flush()
+		if _, err := r.Read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, most := resident(t, r.memory), udpReadLeast*udpStride; got > most {
+		t.Errorf("after runs that came one by one %d bytes are in memory, more than %d", got, most)
+	}
+	b := r.memory
+	r.Close()
+	if got := resident(t, b); got > 0 {
+		t.Errorf("%d bytes are in memory when the reader is closed", got)
+	}
+}
+
+// resident is how much of b is in memory, in bytes.
+func resident(t *testing.T, b []byte) int {
+	t.Helper()
+	page := os.Getpagesize()
+	at := uintptr(unsafe.Pointer(&b[0])) &^ uintptr(page-1)
+	is := make([]byte, (len(b)+page-1)/page)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, at, uintptr(len(b)), uintptr(unsafe.Pointer(&is[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	n := 0
+	for _, x := range is {
+		n += int(x&1) * page
+	}
+	return n
+}
+
+func TestAReaderAsksForMoreOnlyWhenAllCameAndWereShort(t *testing.T) {
+	for _, c := range []struct{ want, n, size, then int }{
+		{4, 1, 100, 4},                // there was no more
+		{4, 4, 400, 8},                // there may be
+		{8, 8, udpReadMost / 2, 16},   // twice as many would do
+		{8, 8, udpReadMost/2 + 1, 8},  // they would be too many
+		{16, 3, udpReadMost / 2, 16},  //
+		{32, 32, 3200, 32},            // no more fit
+		{32, 32, udpReadMost + 1, 16}, //
+		{4, 4, udpReadMost + 1, 4},    // runs cannot be longer
+		{8, 8, 8 * udpRunMost, 8},     // what comes of one bulk transfer
+		{16, 16, 16 * udpRunMost, 8},  //
+		{8, 7, udpReadMost + 1, 4},    //
+	} {
+		if got := udpWant(c.want, c.n, c.size); got != c.then {
+			t.Errorf("%d bytes in %d of %d messages: then %d, want %d", c.size, c.n, c.want, got, c.then)
+		}
 	}
 }

@@ -43,6 +43,9 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 	return r.reads[:], nil
 }
 
+// Close does nothing: the buffer goes with the reader.
+func (r *UDPReader) Close() {}
+
 type udpName struct{ to netip.AddrPort }
 
 func (d *udpName) set(_ *UDPSocket, to netip.AddrPort, _ netip.Addr) { d.to = to }

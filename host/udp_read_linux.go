@@ -16,14 +16,15 @@ const (
 	// more, so that the beginnings of all are not in one set of the cache.
 	udpStride = 1<<16 + 33*64
 	// udpReadMost is how many bytes are taken at once: what is sent on from where it lies shall still be in a
-	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams.
+	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams: udpReadLeast at
+	// first, and more when all that were asked for came and were short, so that few buffers are ever written to.
 	udpReadMost  = 512 << 10
 	udpReadLeast = 4
 	// udpControl has room for the control messages of a received datagram, in bytes.
 	udpControl = 128
 )
 
-// UDPReader receives from one socket. It is one goroutine's.
+// UDPReader receives from one socket. It is one goroutine's, which closes it when it reads no more.
 type UDPReader struct {
 	socket *UDPSocket
 	read   func(fd uintptr) bool
@@ -42,12 +43,12 @@ type UDPReader struct {
 	zones    map[uint32]string
 }
 
-// NewUDPReader makes a reader; its buffers, of which memory is used as far as messages are long, are 2 MiB.
+// NewUDPReader makes a reader. Its buffers are 2 MiB, of which memory is taken as far as messages were written to them.
 func NewUDPReader(s *UDPSocket) *UDPReader {
 	if !s.plain {
 		_ = s.receiveRuns(1) // without, each datagram is a message of its own
 	}
-	r := &UDPReader{socket: s, memory: make([]byte, UDPBatch*udpStride), zones: map[uint32]string{}}
+	r := &UDPReader{socket: s, memory: takePages(), zones: map[uint32]string{}}
 	r.read = r.attempt
 	for i := range r.messages {
 		r.iovs[i].Base = &r.memory[i*udpStride]
@@ -58,8 +59,14 @@ func NewUDPReader(s *UDPSocket) *UDPReader {
 		h.SetIovlen(1)
 		h.Control = (*byte)(unsafe.Pointer(&r.controls[i]))
 	}
-	r.n, r.want = UDPBatch, UDPBatch
+	r.n, r.want = UDPBatch, udpReadLeast
 	return r
+}
+
+// Close gives the buffers back. What Read returned is valid no more; the socket stays open.
+func (r *UDPReader) Close() {
+	givePages(r.memory)
+	r.memory = nil
 }
 
 // Read waits for messages and returns them, valid until the next Read.
@@ -88,16 +95,22 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 				n++
 			}
 		}
-		switch {
-		case size > udpReadMost && r.want > udpReadLeast:
-			r.want /= 2
-		case size < udpReadMost/4 && r.want < UDPBatch:
-			r.want *= 2
-		}
+		r.want = udpWant(r.want, r.n, size)
 		if n > 0 {
 			return r.reads[:n], nil
 		}
 	}
+}
+
+// udpWant is how many messages to ask for when n of want came, with size bytes.
+func udpWant(want, n, size int) int {
+	switch {
+	case size > udpReadMost && want > udpReadLeast:
+		return want / 2
+	case n == want && 2*size <= udpReadMost && want < UDPBatch:
+		return want * 2
+	}
+	return want
 }
 
 func (r *UDPReader) attempt(fd uintptr) bool {

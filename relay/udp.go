@@ -165,6 +165,7 @@ func (s *Server) newLoop(socket *host.UDPSocket, respond Respond) *loop {
 
 func (l *loop) run(ctx context.Context) error {
 	r := host.NewUDPReader(l.socket)
+	defer r.Close()
 	for {
 		reads, err := r.Read()
 		if err != nil {

@@ -95,6 +95,7 @@ func (s *Sockets) read(x *socket) {
 // heavy reads batches.
 func (s *Sockets) heavy(x *socket) {
 	reader := host.NewUDPReader(x.batch.Load())
+	defer reader.Close()
 	for {
 		reads, err := reader.Read()
 		if err == nil {
