@@ -52,7 +52,7 @@ func TestWhatADeviceSendsAfterAnAnswerIsSentAsItIs(t *testing.T) {
 		if !o.turn.CompareAndSwap(nobodys, openers) {
 			t.Fatal("the sender is awake")
 		}
-		o.scratch, o.larges = nil, o.larges-1 // as an answer of several segments leaves it
+		o.scratch, o.larges, o.slabs = nil, 0, nil // as an answer of several segments leaves it
 		o.turn.Store(nobodys)
 		b.tun.out <- packet(addrOf(b.id), addrOf(a.id), 1000+seq, 60) // for which the sender has waited since before the answer
 		if got := arrived(t, a); got != 1000+seq {

@@ -55,6 +55,7 @@ type sender struct {
 	small   []*parcel // free
 	large   []*parcel
 	larges  int // there are, free or not
+	slabs   []host.Slab
 
 	turn   atomic.Int32
 	lately atomic.Int64 // when there was a packet in the device
@@ -83,6 +84,11 @@ func newSender(e *Engine, from Queue) *sender {
 
 // run sends until the device is closed.
 func (o *sender) run() {
+	defer func() { // the turn is its own from now on
+		for _, s := range o.slabs {
+			s.Give()
+		}
+	}()
 	for {
 		if err := o.fill(true); err != nil {
 			o.e.stop(err)
@@ -264,8 +270,12 @@ func (o *sender) room() *parcel {
 	if o.larges == largePackets {
 		return nil
 	}
+	n := o.larges % host.SlabPackets
+	if n == 0 {
+		o.slabs = append(o.slabs, host.TakeSlab())
+	}
 	o.larges++
-	return &parcel{data: make([]byte, ReadSize+wireguard.PaddingMultiple)}
+	return &parcel{data: o.slabs[len(o.slabs)-1].Room(n)[:ReadSize+wireguard.PaddingMultiple]}
 }
 
 // take finds a small buffer. The queue's bound is theirs, too.

@@ -72,7 +72,7 @@ func TestAReaderTakesFewLongRunsAndManySingleDatagramsAtOnce(t *testing.T) {
 // that was in use before, which it would clear.
 func TestAReaderTakesMemoryForWhatCameAndNoMore(t *testing.T) {
 	for range 4 {
-		b := make([]byte, UDPBatch*udpStride)
+		b := make([]byte, UDPBatch*slabStride)
 		for i := range b {
 			b[i] = 1
 		}
@@ -101,7 +101,7 @@ func TestAReaderTakesMemoryForWhatCameAndNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, most := resident(t, r.memory), udpReadLeast*udpStride; got > most {
+	if got, most := resident(t, r.memory), udpReadLeast*slabStride; got > most {
 		t.Errorf("after runs that came one by one %d bytes are in memory, more than %d", got, most)
 	}
 	b := r.memory

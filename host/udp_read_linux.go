@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// udpStride sets receive buffers apart: room for the longest message, and an odd number of cache lines
-	// more, so that the beginnings of all are not in one set of the cache.
-	udpStride = 1<<16 + 33*64
 	// udpReadMost is how many bytes are taken at once: what is sent on from where it lies shall still be in a
 	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams: udpReadLeast at
 	// first, and more when all that were asked for came and were short, so that few buffers are ever written to.
@@ -38,7 +35,7 @@ type UDPReader struct {
 	iovs     [UDPBatch]unix.Iovec
 	names    [UDPBatch]unix.RawSockaddrInet6
 	controls [UDPBatch][udpControl / 8]uint64
-	memory   []byte
+	memory   Slab
 	reads    [UDPBatch]UDPRead
 	zones    map[uint32]string
 }
@@ -48,10 +45,10 @@ func NewUDPReader(s *UDPSocket) *UDPReader {
 	if !s.plain {
 		_ = s.receiveRuns(1) // without, each datagram is a message of its own
 	}
-	r := &UDPReader{socket: s, memory: takePages(), zones: map[uint32]string{}}
+	r := &UDPReader{socket: s, memory: TakeSlab(), zones: map[uint32]string{}}
 	r.read = r.attempt
 	for i := range r.messages {
-		r.iovs[i].Base = &r.memory[i*udpStride]
+		r.iovs[i].Base = &r.memory.Room(i)[0]
 		r.iovs[i].SetLen(1 << 16)
 		h := &r.messages[i].hdr
 		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
@@ -65,7 +62,7 @@ func NewUDPReader(s *UDPSocket) *UDPReader {
 
 // Close gives the buffers back. What Read returned is valid no more; the socket stays open.
 func (r *UDPReader) Close() {
-	givePages(r.memory)
+	r.memory.Give()
 	r.memory = nil
 }
 
@@ -156,8 +153,7 @@ func (r *UDPReader) parse(i int, m *UDPRead) bool {
 	default:
 		return false
 	}
-	at := i * udpStride
-	m.Data = r.memory[at : at+int(h.n) : at+int(h.n)]
+	m.Data = r.memory.Room(i)[:h.n:h.n]
 	m.From = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(port[:]))
 	m.Segment, m.Local = len(m.Data), netip.Addr{}
 	control := (*[udpControl]byte)(unsafe.Pointer(&r.controls[i]))[:h.hdr.Controllen]
