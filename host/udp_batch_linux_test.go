@@ -126,23 +126,3 @@ func resident(t *testing.T, b []byte) int {
 	}
 	return n
 }
-
-func TestAReaderAsksForMoreOnlyWhenAllCameAndWereShort(t *testing.T) {
-	for _, c := range []struct{ want, n, size, then int }{
-		{4, 1, 100, 4},                // there was no more
-		{4, 4, 400, 8},                // there may be
-		{8, 8, udpReadMost / 2, 16},   // twice as many would do
-		{8, 8, udpReadMost/2 + 1, 8},  // they would be too many
-		{16, 3, udpReadMost / 2, 16},  //
-		{32, 32, 3200, 32},            // no more fit
-		{32, 32, udpReadMost + 1, 16}, //
-		{4, 4, udpReadMost + 1, 4},    // runs cannot be longer
-		{8, 8, 8 * udpRunMost, 8},     // what comes of one bulk transfer
-		{16, 16, 16 * udpRunMost, 8},  //
-		{8, 7, udpReadMost + 1, 4},    //
-	} {
-		if got := udpWant(c.want, c.n, c.size); got != c.then {
-			t.Errorf("%d bytes in %d of %d messages: then %d, want %d", c.size, c.n, c.want, got, c.then)
-		}
-	}
-}

@@ -13,8 +13,7 @@ import (
 
 const (
 	// udpReadMost is how many bytes are taken at once: what is sent on from where it lies shall still be in a
-	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams: udpReadLeast at
-	// first, and more when all that were asked for came and were short, so that few buffers are ever written to.
+	// core's cache. Runs are up to 64 KiB, so fewer of them are asked for than of single datagrams.
 	udpReadMost  = 512 << 10
 	udpReadLeast = 4
 	// udpControl has room for the control messages of a received datagram, in bytes.
@@ -56,7 +55,7 @@ func NewUDPReader(s *UDPSocket) *UDPReader {
 		h.SetIovlen(1)
 		h.Control = (*byte)(unsafe.Pointer(&r.controls[i]))
 	}
-	r.n, r.want = UDPBatch, udpReadLeast
+	r.n, r.want = UDPBatch, UDPBatch
 	return r
 }
 
@@ -92,22 +91,16 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 				n++
 			}
 		}
-		r.want = udpWant(r.want, r.n, size)
+		switch {
+		case size > udpReadMost && r.want > udpReadLeast:
+			r.want /= 2
+		case size < udpReadMost/4 && r.want < UDPBatch:
+			r.want *= 2
+		}
 		if n > 0 {
 			return r.reads[:n], nil
 		}
 	}
-}
-
-// udpWant is how many messages to ask for when n of want came, with size bytes.
-func udpWant(want, n, size int) int {
-	switch {
-	case size > udpReadMost && want > udpReadLeast:
-		return want / 2
-	case n == want && 2*size <= udpReadMost && want < UDPBatch:
-		return want * 2
-	}
-	return want
 }
 
 func (r *UDPReader) attempt(fd uintptr) bool {
