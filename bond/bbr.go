@@ -63,8 +63,8 @@ const (
 	probeMost   = 1.0
 	probeFaster = 2.5 // where the last probe was carried
 	calmRounds  = 8
-	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet and jitter
-	// come on top.
+	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet, jitter and what
+	// naps take come on top; twice, since it is half as long in the mean.
 	queueLeast = 2 * time.Millisecond
 	queueMost  = 5 * time.Millisecond
 	// peakWithin is for how long it is remembered how fast the path was, and so how long a packet takes.
@@ -129,7 +129,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		if b.mode == startup { // the round trip that it began with may have been too long
 			b.bw = max(b.bw, initialWindow/max(b.least.Seconds(), 1e-3))
 		}
-		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
+		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + 2*s.Nap + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
 		own := time.Duration(float64(s.Load)/-b.before.add(now, beforeWithin, -b.bw)*1e9) - b.least
 		if alien := s.Queue - max(own, 0); !t.queued || alien < t.alien {
 			t.alien = alien

@@ -10,7 +10,11 @@
 // a packet waited in queues is known exactly; and the rate of delivery over a round trip, by the receiver's clock. While a queue
 // never empties, what arrives is what the path carries, and that is known within 10 ms. A message that went by two paths at once is settled by the
 // first copy; each path has credit for its own only when something has come by it that was sent as late, and for as many as the receiver counted by it.
-// What a packet will wait is what the line still takes in of what was sent, each from when it was sent: a line that rested has no queue.
+// What a packet will wait is what the line still takes in of what was sent, each from when it was sent: a line that rested has no queue. What it took
+// beyond that, and is no trend, is jitter: a packet is expected that much later, or those that all wait for it would wait for the luck of the fastest.
+//
+// A packet came when it came to the machine, and not when somebody had time to read it: so whoever waits for a processor does not take that for a
+// queue, at either end. And a sender that comes late itself has its paths keep a queue as long as that, so that they do not run dry meanwhile (nap).
 //
 // # Choosing
 //
@@ -44,7 +48,7 @@
 // No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
 //
 // Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_feedback.go (what came), sender_log.go (what was sent),
-// sender_path.go and estimate.go (a path, what is measured of it), remote.go (the receiver's clock), health.go (loss, silence, return),
+// sender_path.go and estimate.go (a path, what is measured of it), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return),
 // control.go, bbr.go, cubic.go, reno.go; receiver*.go and feedback.go.
 package bond
 

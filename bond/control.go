@@ -12,6 +12,7 @@ type Sample struct {
 	MinRTT   time.Duration // the least of lately
 	Queue    time.Duration // what the newest packet waited on its way: how much longer it took than the fastest of lately
 	Jitter   time.Duration // by how much packets in a row differ in that, without cause
+	Nap      time.Duration // how late the sender may come when it is its turn: a queue that is shorter may run dry
 	Rate     float64       // bytes/s by the receiver's clock, over about a round trip; 0: unknown
 	Drain    float64       // bytes/s while there was a queue all the time: what the path carries; 0: unknown
 	Limited  bool          // Rate is a lower bound: the path was not used as fast as it may

@@ -70,8 +70,9 @@ type delay struct {
 	waited time.Duration // in queues, the latest: how much longer it took than the least of its kind
 	least  [2]extreme    // of short packets, of long ones
 	when   time.Duration // of latest
-	step   time.Duration // from the one before to latest
-	jitter time.Duration // what is no trend: smoothed as in RFC 3550 section 6.4.1
+	step   time.Duration // from the one before to rest
+	rest   time.Duration // what is left of latest without the wait that was expected
+	jitter time.Duration // of that, what is no trend: smoothed as in RFC 3550 section 6.4.1
 }
 
 const (
@@ -81,12 +82,13 @@ const (
 	jitterMost = 20 * time.Millisecond
 )
 
-func (d *delay) add(now, v time.Duration, size int32) {
+func (d *delay) add(now, v, wait time.Duration, size int32) {
+	rest := v - wait
 	long := size >= longFrom
 	if d.some && d.long == long {
 		// A queue that grows or empties changes the delay evenly: only the change of the change is jitter. Its mean is about 1.7 times
 		// that of a single step.
-		step := v - d.latest
+		step := rest - d.rest
 		turn := step - d.step
 		d.step = step
 		d.jitter += (min(max(turn, -turn)*10/17, jitterMost) - d.jitter) / 16
@@ -95,7 +97,7 @@ func (d *delay) add(now, v time.Duration, size int32) {
 	if long {
 		kind = 1
 	}
-	d.some, d.long, d.latest, d.when = true, long, v, now
+	d.some, d.long, d.latest, d.rest, d.when = true, long, v, rest, now
 	d.waited = v - time.Duration(d.least[kind].add(now, baseWithin, float64(v)))
 }
 

@@ -57,7 +57,7 @@ func TestFeedbackComesEvery5MillisecondsWhileDataComes(t *testing.T) {
 			packet := payload(7, 0, 20)
 			for i := uint64(0); i < 4000; i++ {
 				if c.skip == 0 || i%c.skip != 3 {
-					m.r.Arrive(m.now, 1, 7, i, c.size, packet, true)
+					m.r.Arrive(m.now, m.now, 1, 7, i, c.size, packet, true)
 				}
 				m.drain()
 				m.now += c.every
@@ -117,7 +117,7 @@ func TestFeedbackNamesPathsAsTheSenderDoes(t *testing.T) {
 	names(0, 0)
 	offer := func(p bond.PathID, counter uint64, name uint16) {
 		m.r.Named(p, name)
-		m.r.Arrive(m.now, p, 7, counter, 48, nil, false)
+		m.r.Arrive(m.now, m.now, p, 7, counter, 48, nil, false)
 	}
 	offer(1, 2, 31)
 	offer(2, 6, 32)
@@ -144,12 +144,12 @@ func TestACopyCountsForItsPathOnce(t *testing.T) {
 	m := newMailbox(t, bond.ReceiverConfig{})
 	m.arrive(1, 7, 0, 1, 2, 3)
 	for range 3 {
-		m.r.Duplicate(m.now, 2, 7, 3, 132)
+		m.r.Duplicate(m.now, m.now, 2, 7, 3, 132)
 	}
-	m.r.Duplicate(m.now, 2, 7, 1, 132)       // older than what came by it
-	m.r.Duplicate(m.now, 2, 7, 4, 132)       // never came
-	m.r.Duplicate(m.now, 2, 9, 0, 132)       // of no session
-	m.r.Duplicate(m.now, 2, 7, 1<<64-1, 132) // absurd
+	m.r.Duplicate(m.now, m.now, 2, 7, 1, 132)       // older than what came by it
+	m.r.Duplicate(m.now, m.now, 2, 7, 4, 132)       // never came
+	m.r.Duplicate(m.now, m.now, 2, 9, 0, 132)       // of no session
+	m.r.Duplicate(m.now, m.now, 2, 7, 1<<64-1, 132) // absurd
 	m.wait(25 * ms)
 	f := m.last()
 	if f.NPaths != 2 || f.Paths[1].Newest != 3 || f.Paths[1].Packets != 1 || f.Paths[1].Bytes != 132 {
@@ -165,7 +165,7 @@ func TestWhoSendsAgainWhatHadComeIsTold(t *testing.T) {
 	m.arrive(1, 7, 0, 1)
 	m.wait(time.Second)
 	m.fed = nil
-	m.r.Duplicate(m.now, 1, 7, 1, 132)
+	m.r.Duplicate(m.now, m.now, 1, 7, 1, 132)
 	m.wait(25 * ms)
 	if len(m.fed) != 1 || m.fed[0].f.Base != 2 {
 		t.Errorf("%d frames answer it", len(m.fed))
@@ -254,7 +254,7 @@ func TestBlocksThatAreNotNeededAreGivenBack(t *testing.T) {
 	hold := func() {
 		c++ // one is missing
 		for range 1500 {
-			m.r.Arrive(m.now, 1, 7, c, 1432, packet, false)
+			m.r.Arrive(m.now, m.now, 1, 7, c, 1432, packet, false)
 			c++
 		}
 		for m.now += time.Second; m.r.Next(m.now) != nil; {
@@ -267,14 +267,14 @@ func TestBlocksThatAreNotNeededAreGivenBack(t *testing.T) {
 	}
 	for range 4 { // and now all rests
 		m.now += 12 * time.Second
-		m.r.Arrive(m.now, 1, 7, c, 1432, packet, true)
+		m.r.Arrive(m.now, m.now, 1, 7, c, 1432, packet, true)
 		c++
 	}
 	if n := testing.AllocsPerRun(1, func() {
 		m.now += 36 * time.Second
 		for range 3 {
 			m.now += 12 * time.Second
-			m.r.Arrive(m.now, 1, 7, c, 1432, packet, true)
+			m.r.Arrive(m.now, m.now, 1, 7, c, 1432, packet, true)
 			c++
 		}
 		hold()
@@ -294,7 +294,7 @@ func TestAStreamThatStopsIsToldOfByAnotherPath(t *testing.T) {
 			if packet != nil {
 				packet = payload(7, c, 100)
 			}
-			m.r.Arrive(m.now, 1, 7, c, 132, packet, false)
+			m.r.Arrive(m.now, m.now, 1, 7, c, 132, packet, false)
 			m.wait(4 * ms)
 			if m.r.Elsewhere() {
 				t.Fatalf("%s: it is said to have stopped while it flows", name)
@@ -320,18 +320,18 @@ func TestARepeatedPacketIsAnsweredAtOnceByItsOwnWay(t *testing.T) {
 		t.Fatal("nothing is amiss")
 	}
 	before := len(m.fed)
-	if !m.r.Duplicate(m.now, 2, 7, 2, 132) {
+	if !m.r.Duplicate(m.now, m.now, 2, 7, 2, 132) {
 		t.Error("a path is not known to work by which something was sent again")
 	}
 	m.wait(5 * ms)
 	if len(m.fed) != before+1 || !m.r.Elsewhere() {
 		t.Errorf("%d frames answer who has not heard of what came", len(m.fed)-before)
 	}
-	if m.r.Duplicate(m.now, 2, 7, 2, 132) || m.r.Duplicate(m.now, 2, 7, 1, 132) {
+	if m.r.Duplicate(m.now, m.now, 2, 7, 2, 132) || m.r.Duplicate(m.now, m.now, 2, 7, 1, 132) {
 		t.Error("what is old counts for its path")
 	}
 	m.wait(time.Second)
-	m.r.Duplicate(m.now, 2, 7, 3, 132) // no data flows any more
+	m.r.Duplicate(m.now, m.now, 2, 7, 3, 132) // no data flows any more
 	m.wait(5 * ms)
 	if m.r.Elsewhere() {
 		t.Error("two ends without data answer each other's copies by two paths")

@@ -46,12 +46,14 @@ type health struct {
 	reason   string
 	since    time.Duration // of state
 	doubted  time.Duration // since when it is under suspicion: so much is overdue that what it had goes again by others; 0: it is not
+	trusted  float64       // the share that it lost before it was
 	late     time.Duration // how late the next packet is by the latest frame
 	tuned    time.Duration // patience was learned
 	unread   time.Duration // since when frames say that the receiver has more to read of the path; 0: they do not
 	overdue  int           // packets found overdue since anything came
 	reorder  time.Duration // how late packets came that others had overtaken
 	patience time.Duration // how late came what had been taken for silence
+	revived  revived
 	relapses int
 	rest     time.Duration // until when a silent path is left alone
 	proved   int
@@ -69,6 +71,9 @@ func (h *health) rank() int {
 	}
 	return 0
 }
+
+// unreads reports whether the receiver has more to read of the path: then it is not known what has come.
+func (h *health) unreads(now time.Duration) bool { return h.unread > 0 && now-h.unread < unreadMost }
 
 // progress is told that n more packets came.
 func (h *health) progress(now time.Duration, n int) {
@@ -136,7 +141,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		overdue++
 	}
 	allowed := l.allowed()
-	if h.unread > 0 && now-h.unread < unreadMost {
+	if h.unreads(now) {
 		allowed += unreadMost
 	}
 	if h.late = first; overdue == 0 || first <= allowed {
@@ -227,6 +232,9 @@ const againMost = 2
 // doubt puts a path under suspicion: nothing new goes by it, and what is on its way by it is sent again by others. It is not known yet
 // whether it is silent, or late, or the receiver has not looked yet.
 func (s *Sender) doubt(now time.Duration, l *lane) {
+	if l.health.doubted == 0 {
+		l.health.trusted = l.est.loss
+	}
 	s.strand(now, l)
 	s.ease(now)
 	l.health.doubted = max(now, 1)
@@ -285,7 +293,7 @@ func (s *Sender) abandon(now time.Duration, l *lane) {
 	s.ease(now)
 }
 
-// revive takes back a suspicion: what was sent before it came after all, up to a flight.
+// revive takes back a suspicion: what was sent before it came after all, up to a flight. It is not over before believe has looked.
 func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) {
 	h := &l.health
 	h.learn(now, at-l.flights.at(i).sent-l.est.owd.latest) // and not by when that is known, which may be old news
@@ -296,17 +304,38 @@ func (s *Sender) revive(now time.Duration, l *lane, i uint32, at time.Duration) 
 		}
 	}
 	l.pass(now, i)
-	doubted := h.doubted
+	h.revived = revived{true, h.doubted, at}
 	h.progress(now, int(i+1-l.newest))
 	l.newest = i + 1
 	l.est.drain.some = false
-	if l.newest != l.flights.head {
-		if f, most := l.flights.at(l.newest), lateLeast+l.packets(); f.state != arrived && s.remote.clock-at > most && s.remote.clock-f.sent-l.est.owd.base() > most {
-			h.doubted = doubted // that is old news: what was sent after it has not come
+}
+
+// revived is a path of which something came after all: it was under suspicion since then, and its newest came at that time.
+type revived struct {
+	some        bool
+	doubted, at time.Duration
+}
+
+// believe ends what revive began, when all that a frame tells is known.
+func (s *Sender) believe(now time.Duration, l *lane) {
+	h := &l.health
+	r := h.revived
+	h.revived = revived{}
+	for i := l.newest; r.some && i != l.flights.head && !h.unreads(now); i++ {
+		f, most := l.flights.at(i), lateLeast+l.packets()
+		if f.state == arrived || f.state == void {
+			continue
+		}
+		if s.remote.clock-r.at > most && s.remote.clock-f.sent-l.est.owd.base() > most {
+			h.doubted = r.doubted // that is old news: what was sent after it has not come
 			return
 		}
+		break
 	}
-	if h.state == Silent {
+	if r.some {
+		l.est.loss = min(l.est.loss, h.trusted) // what was taken for lost was late
+	}
+	if r.some && h.state == Silent {
 		h.relapses = max(h.relapses-1, 0)
 		s.turn(now, l, Active, "what was taken for lost came late")
 	}
@@ -393,6 +422,7 @@ func (s *Sender) rearm(now time.Duration) {
 			s.due = min(s.due, max(h.doubted+confirmAfter, now))
 		}
 	}
+	s.due = max(s.due, s.slept)
 }
 
 // Tick is to be called when Wake is due.
@@ -401,9 +431,8 @@ func (s *Sender) Tick(now time.Duration) {
 	if now < s.due {
 		return
 	}
-	if s.slept < now && now-s.due > oversleep {
-		// Whoever calls has slept, and what came meanwhile is still to be told.
-		s.slept, s.due = now+oversleep, now+oversleep
+	if s.sleeps(now, s.due); now < s.slept {
+		s.due = s.slept
 		return
 	}
 	for _, l := range s.lanes {
@@ -427,6 +456,14 @@ func (s *Sender) Tick(now time.Duration) {
 	s.wake = now
 }
 
+// sleeps notes if whoever calls has slept since something was due, or had come: then other things that came meanwhile are still to be told, and until they
+// are, nothing is concluded from time that passed.
+func (s *Sender) sleeps(now, since time.Duration) {
+	if s.slept < now && now-since > oversleep {
+		s.slept = now + oversleep
+	}
+}
+
 // alone reports whether a path carries nearly all that is on its way. If others carry as much, and there is no word of that either, it is
 // rather the receiver that does not look.
 func (s *Sender) alone(l *lane) bool {
@@ -447,6 +484,9 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 	h := &l.health
 	limit := now - l.patience()
 	h.due = Never
+	if h.doubted == 0 {
+		h.trusted = l.est.loss
+	}
 	for i := l.skip(); i != l.flights.head; i++ {
 		f := l.flights.at(i)
 		if f.state != away {

@@ -96,10 +96,10 @@ func NewReceiver(c ReceiverConfig) *Receiver {
 	return r
 }
 
-// Arrive is told of an authentic message that came by a path; size is its length, packet what is to be delivered of it,
-// nil: nothing (a keepalive, or a frame of weft's). If it is true the caller delivers the packet now; else a copy is held, and Next gives it
+// Arrive is told of an authentic message that came by a path at some time, now or while it lay unread; size is its length, packet what is to be
+// delivered of it, nil: nothing (a keepalive, or a frame of weft's). If it is true the caller delivers the packet now; else a copy is held, and Next gives it
 // when its turn comes. What is urgent never waits.
-func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter uint64, size int, packet []byte, urgent bool) bool {
+func (r *Receiver) Arrive(now, came time.Duration, p PathID, session uint32, counter uint64, size int, packet []byte, urgent bool) bool {
 	r.begin(now)
 	c := r.claim
 	r.claim = claim{}
@@ -129,7 +129,7 @@ func (r *Receiver) Arrive(now time.Duration, p PathID, session uint32, counter u
 	if c.kind != noClaim {
 		r.heed(c, i, s, counter)
 	}
-	s.came(i, counter, r.now)
+	s.came(i, counter, min(came, r.now))
 	if !late && s.has(counter) {
 		r.stats.Duplicates++
 		return false
@@ -179,7 +179,7 @@ func (r *Receiver) deliver(packet []byte, inTurn bool) bool {
 
 // Duplicate is told of a message whose counter had come before. It was not opened, so anybody may have sent it: it counts
 // for its path only, and once, and not if it is old. True: it counts, and the path works.
-func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counter uint64, size int) bool {
+func (r *Receiver) Duplicate(now, came time.Duration, p PathID, session uint32, counter uint64, size int) bool {
 	r.begin(now)
 	r.stats.Duplicates++
 	s := r.find(session)
@@ -198,7 +198,7 @@ func (r *Receiver) Duplicate(now time.Duration, p PathID, session uint32, counte
 		w := &r.routes[i]
 		w.last, w.packets, w.bytes = r.now, w.packets+1, w.bytes+uint32(size)
 		w.serial = max(w.serial, s.serial)
-		s.came(i, counter, r.now)
+		s.came(i, counter, min(came, r.now))
 		r.mark()
 		return true
 	}

@@ -53,9 +53,9 @@ func (s *space) begin(session, serial uint32, start uint64, now time.Duration) {
 func (s *space) expire() { s.expired = true }
 
 // came is told of a counter, which is less than maxWindow beyond next, or settled.
-func (s *space) came(route int, counter uint64, now time.Duration) {
+func (s *space) came(route int, counter uint64, at time.Duration) {
 	if n := &s.seen[route]; !n.some || counter > n.counter {
-		*n = newest{counter, now, true}
+		*n = newest{counter, at, true}
 	}
 	if counter >= s.top {
 		s.top = counter + 1

@@ -97,7 +97,7 @@ func (m *mailbox) arrive(p bond.PathID, session uint32, counters ...uint64) {
 
 func (m *mailbox) arriveAs(p bond.PathID, session uint32, counter uint64, size int, urgent bool) {
 	b := payload(session, counter, size)
-	if m.r.Arrive(m.now, p, session, counter, len(b)+32, b, urgent) {
+	if m.r.Arrive(m.now, m.now, p, session, counter, len(b)+32, b, urgent) {
 		m.take(b)
 	}
 	clear(b) // it is the caller's
@@ -258,7 +258,7 @@ func TestFramesOfOursFillTheirPlaceAndAreNotDelivered(t *testing.T) {
 	m.arrive(1, 7, 0)
 	m.arrive(2, 7, 3)
 	for _, c := range []uint64{1, 2} {
-		if m.r.Arrive(m.now, 1, 7, c, 32, nil, false) {
+		if m.r.Arrive(m.now, m.now, 1, 7, c, 32, nil, false) {
 			t.Error("nothing is to be delivered")
 		}
 		m.drain()
@@ -269,7 +269,7 @@ func TestFramesOfOursFillTheirPlaceAndAreNotDelivered(t *testing.T) {
 func TestWhatNeverCarriedAnythingIsNotAnswered(t *testing.T) {
 	m := newMailbox(t, bond.ReceiverConfig{})
 	for c := range uint64(50) {
-		m.r.Arrive(m.now, 1, 7, c, 32, nil, false)
+		m.r.Arrive(m.now, m.now, 1, 7, c, 32, nil, false)
 		m.wait(10 * ms)
 	}
 	if len(m.fed) != 0 {
@@ -424,10 +424,10 @@ func TestMemoryIsBoundedWhateverIsMissing(t *testing.T) {
 func TestACallerWhoNeverAsksGetsEverythingAtOnceWhenMemoryIsFull(t *testing.T) {
 	const limit = 1 << 20
 	r := bond.NewReceiver(bond.ReceiverConfig{Memory: limit})
-	r.Arrive(0, 1, 7, 0, 100, make([]byte, 100), false)
+	r.Arrive(0, 0, 1, 7, 0, 100, make([]byte, 100), false)
 	given := 0
 	for c := uint64(2); c < 5000; c++ {
-		if r.Arrive(0, 1, 7, c, 1400, make([]byte, 1400), false) {
+		if r.Arrive(0, 0, 1, 7, c, 1400, make([]byte, 1400), false) {
 			given++
 		}
 	}
@@ -508,7 +508,7 @@ func TestEachPacketThatArrivesIsDeliveredOnce(t *testing.T) {
 			m.until(x.at)
 			id := parcelID{x.session, x.counter}
 			if came[id] {
-				m.r.Duplicate(m.now, x.path, x.session, x.counter, 132)
+				m.r.Duplicate(m.now, m.now, x.path, x.session, x.counter, 132)
 				continue
 			}
 			came[id] = true
@@ -566,13 +566,13 @@ func TestAReceiverSurvivesWhatMakesNoSense(t *testing.T) {
 			p, session := bond.PathID(rnd.IntN(40)), uint32(rnd.IntN(6))
 			switch rnd.IntN(8) {
 			case 0:
-				r.Duplicate(now, p, session, counter, rnd.IntN(1<<20)-1000)
+				r.Duplicate(now, now, p, session, counter, rnd.IntN(1<<20)-1000)
 			case 1:
 				r.Named(p, uint16(rnd.IntN(5)))
 			case 2:
-				r.Arrive(now, p, session, counter, rnd.IntN(2000), nil, rnd.IntN(2) == 0)
+				r.Arrive(now, now, p, session, counter, rnd.IntN(2000), nil, rnd.IntN(2) == 0)
 			default:
-				if r.Arrive(now, p, session, counter, 1000, packet[:1+rnd.IntN(len(packet))], rnd.IntN(10) == 0) {
+				if r.Arrive(now, now, p, session, counter, 1000, packet[:1+rnd.IntN(len(packet))], rnd.IntN(10) == 0) {
 					given++
 				}
 			}
@@ -608,8 +608,8 @@ func TestAReceiverAllocatesNothingInSteadyState(t *testing.T) {
 	round := func() {
 		for range 100 { // path 2 is ahead by 20
 			m.now += 300 * time.Microsecond
-			m.r.Arrive(m.now, 2, 7, 2*c+40, 1432, packet, false)
-			m.r.Arrive(m.now, 1, 7, 2*c+1, 1432, packet, false)
+			m.r.Arrive(m.now, m.now, 2, 7, 2*c+40, 1432, packet, false)
+			m.r.Arrive(m.now, m.now, 1, 7, 2*c+1, 1432, packet, false)
 			c++
 			for m.r.Next(m.now) != nil {
 			}
@@ -642,7 +642,7 @@ func BenchmarkArrive(b *testing.B) {
 				if i%2 == 0 {
 					c, p = i+2*ahead, 2
 				}
-				r.Arrive(now, p, 7, c, 1452, packet, false)
+				r.Arrive(now, now, p, 7, c, 1452, packet, false)
 				for r.Next(now) != nil {
 				}
 				r.Feedback(now, &f)

@@ -15,7 +15,7 @@ func TestNobodyWaitsForWhatNobodySendsAgain(t *testing.T) {
 	m.wait(400 * ms) // by 2 nothing comes any more
 	m.arrive(1, 7, 5)
 	m.r.Alone()
-	m.r.Arrive(m.now, 1, 7, 6, 40, nil, false)
+	m.r.Arrive(m.now, m.now, 1, 7, 6, 40, nil, false)
 	m.arrive(1, 7, 7, 9)
 	m.want(7, 0, 1, 2, 3) // 4 was sent by a bond
 	m.arrive(1, 7, 4)
@@ -34,9 +34,9 @@ func TestNobodyWaitsForWhatNobodySendsAgain(t *testing.T) {
 	m.got, m.at = nil, nil
 
 	m.r.Named(1, 1) // another bond
-	m.r.Arrive(m.now, 1, 7, 200, 40, nil, false)
+	m.r.Arrive(m.now, m.now, 1, 7, 200, 40, nil, false)
 	m.r.Alone() // an old word, that was long on its way
-	m.r.Arrive(m.now, 2, 7, 10, 40, nil, false)
+	m.r.Arrive(m.now, m.now, 2, 7, 10, 40, nil, false)
 	m.arrive(1, 7, 202)
 	m.want(7)
 	m.arrive(2, 7, 201)

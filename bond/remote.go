@@ -25,7 +25,8 @@ type remote struct {
 	origin time.Duration
 	clock  time.Duration // of the latest frame, on our scale
 	raw    uint64
-	at     time.Duration // when that came
+	came   time.Duration // when that did
+	at     time.Duration // when it was read
 	gaps   extreme
 }
 
@@ -44,11 +45,11 @@ func (r *remote) gap() time.Duration {
 
 // listen takes in the clock of a frame. It is false if the frame is older than another that came before it, or says nothing of
 // time.
-func (s *Sender) listen(now time.Duration, f *wire.Feedback) bool {
+func (s *Sender) listen(now, came time.Duration, f *wire.Feedback) bool {
 	r := &s.remote
 	if r.some {
 		passed := time.Duration(f.Clock)*time.Microsecond - time.Duration(r.raw)*time.Microsecond
-		if jump := passed - (now - r.at); jump > jumpMost || jump < -jumpMost {
+		if jump := passed - (came - r.came); jump > jumpMost || jump < -jumpMost {
 			s.ignored++
 			r.some = false
 			for _, l := range s.lanes {
@@ -61,18 +62,18 @@ func (s *Sender) listen(now time.Duration, f *wire.Feedback) bool {
 		}
 	}
 	if !r.some {
-		rtt, ok := s.firstTrip(now, f)
+		rtt, ok := s.firstTrip(came, f)
 		if !ok {
 			return false
 		}
-		r.some, r.origin = true, time.Duration(f.Clock)*time.Microsecond-now+rtt/2
+		r.some, r.origin = true, time.Duration(f.Clock)*time.Microsecond-came+rtt/2
 	}
-	r.raw, r.at, r.clock = f.Clock, now, r.local(f.Clock)
+	r.raw, r.at, r.came, r.clock = f.Clock, now, came, r.local(f.Clock)
 	return true
 }
 
 // firstTrip is the shortest round trip that a frame shows.
-func (s *Sender) firstTrip(now time.Duration, f *wire.Feedback) (least time.Duration, ok bool) {
+func (s *Sender) firstTrip(came time.Duration, f *wire.Feedback) (least time.Duration, ok bool) {
 	for i := range f.Paths[:f.NPaths] {
 		p := &f.Paths[i]
 		seq, known := s.ledger.seq(f.Session, p.Newest)
@@ -81,7 +82,7 @@ func (s *Sender) firstTrip(now time.Duration, f *wire.Feedback) (least time.Dura
 		}
 		for _, h := range s.ledger.msg(seq).hops[:s.ledger.msg(seq).n] {
 			if _, fl := s.flight(h, seq); fl != nil {
-				rtt := now - fl.sent - time.Duration(f.Clock-p.At)*time.Microsecond
+				rtt := came - fl.sent - time.Duration(f.Clock-p.At)*time.Microsecond
 				if rtt > 0 && rtt <= rttMost && (!ok || rtt < least) {
 					least, ok = rtt, true
 				}

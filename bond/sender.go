@@ -21,8 +21,9 @@ type Sender struct {
 	repeat []uint64 // places of messages to be sent again, a heap: the oldest first
 	remote remote   // the receiver's clock
 
-	last     *lane         // the one that Next gave
-	explore  *lane         // that is to have a copy, so that more is known of it
+	last     *lane // the one that Next gave
+	explore  *lane // that is to have a copy, so that more is known of it
+	nap      nap
 	standing extreme       // bytes that waited in front lately, at least
 	now      time.Duration // the latest that was given
 	wake     time.Duration // when Next or Again may do what they could not
@@ -42,7 +43,7 @@ func NewSender(cfg SenderConfig) *Sender {
 	if cfg.Memory <= 0 {
 		cfg.Memory = DefaultMemory
 	}
-	return &Sender{cfg: cfg, ledger: newLedger(cfg.Memory), wake: Never, due: Never}
+	return &Sender{cfg: cfg, ledger: newLedger(cfg.Memory), nap: nap{turn: Never}, wake: Never, due: Never}
 }
 
 // SetPaths says which paths live, by who probes them. What was sent by one that is gone goes again at once by others.
@@ -167,7 +168,7 @@ func (s *Sender) SentCopy(now time.Duration, p PathID, session uint32, counter u
 
 // hop notes one sending of a message.
 func (s *Sender) hop(now time.Duration, l *lane, seq uint64, m *message, size int, quiet bool) {
-	m.hops[m.n] = hop{slot: l.slot, flight: l.sent(now, seq, size, quiet)}
+	m.hops[m.n] = hop{slot: l.slot, flight: l.sent(now, s.nap.credit(), seq, size, quiet)}
 	m.n++
 	if l.health.due == Never && !quiet {
 		l.health.due = now + l.patience()

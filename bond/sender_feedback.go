@@ -10,34 +10,39 @@ import (
 // maxLanes is how many paths a bond has at most.
 const maxLanes = wire.MaxBondPaths
 
-// Feedback takes in what the receiver reports. What cannot be is ignored, and counted: it is authentic, but the peer may be
-// broken or hostile.
-func (s *Sender) Feedback(now time.Duration, f *wire.Feedback) {
+// Feedback takes in what the receiver reports, which came now or lay unread since. What cannot be is ignored, and counted: it is authentic, but the peer
+// may be broken or hostile.
+func (s *Sender) Feedback(now, came time.Duration, f *wire.Feedback) {
 	s.now = max(s.now, now)
+	came = min(came, now)
 	sr := s.ledger.latest(f.Session)
 	if sr == nil || !credible(sr, f) {
 		s.ignored++
 		return
 	}
-	fresh := s.listen(now, f)
+	s.sleeps(now, came)
+	s.nap.late(now, now-came)
+	fresh := s.listen(now, came, f)
 	for i := range f.Paths[:f.NPaths] {
-		s.newest(now, f, &f.Paths[i])
-		if l := s.lane(PathID(f.Paths[i].ID)); l == nil {
-		} else if !f.Paths[i].Unread {
+		p := &f.Paths[i]
+		if l := s.lane(PathID(p.ID)); l == nil {
+		} else if !p.Unread {
 			l.health.unread = 0
 		} else if l.health.unread == 0 {
 			l.health.unread = max(now, 1)
 		}
+		s.newest(now, came, f, p)
 	}
 	s.came(now, sr, f)
 	for _, l := range s.lanes {
+		s.believe(now, l)
 		l.measure(now)
 		if fresh {
 			s.judge(now, l, sr)
 		}
 	}
 	for _, l := range s.lanes {
-		l.tell(now)
+		l.tell(now, s.nap.most)
 		l.trim(now)
 	}
 	s.past(now, sr)
@@ -68,7 +73,7 @@ func credible(sr *series, f *wire.Feedback) bool {
 }
 
 // newest takes in how far a path is: the times of its newest arrival.
-func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPath) {
+func (s *Sender) newest(now, came time.Duration, f *wire.Feedback, p *wire.FeedbackPath) {
 	seq, ok := s.ledger.seq(f.Session, p.Newest)
 	var l *lane
 	var i uint32
@@ -101,7 +106,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	}
 	fl := l.flights.at(i)
 	age := time.Duration(f.Clock-p.At) * time.Microsecond
-	rtt := now - fl.sent - age
+	rtt := came - fl.sent - age
 	if !s.remote.some || rtt <= 0 || rtt > rttMost {
 		return // it arrived before it was sent
 	}
@@ -112,7 +117,7 @@ func (s *Sender) newest(now time.Duration, f *wire.Feedback, p *wire.FeedbackPat
 	l.est.rtt.add(rtt)
 	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
 	l.est.report.add(now - fl.sent)
-	l.est.owd.add(now, at-fl.sent, fl.size)
+	l.est.owd.add(now, at-fl.sent, fl.wait, fl.size)
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
 	l.news.queue = l.est.owd.waited
 }
@@ -314,20 +319,16 @@ func (l *lane) measure(now time.Duration) {
 		l.est.delivered(now, l.news.rate, f.limited)
 	}
 	l.first, l.at = f.sent, l.markAt
-	if f.limited {
-		l.est.drain.some = false
-		return
-	}
 	l.news.drain = l.est.drain.add(l.markAt, l.delivered, l.news.queue > drainQueue+2*l.est.owd.jitter, drainOver+8*l.est.owd.jitter)
 }
 
-// tell gives congestion control what is new.
-func (l *lane) tell(now time.Duration) {
+// tell gives congestion control what is new, and how late the sender may come.
+func (l *lane) tell(now, nap time.Duration) {
 	n := &l.news
 	if n.came > 0 || n.gone > 0 || n.rtt > 0 {
 		l.ctl.Sample(now, Sample{
 			Bytes: n.came, Lost: n.gone, LostSent: n.goneSent, InFlight: l.inFlight,
-			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter,
+			RTT: n.rtt, MinRTT: l.est.minRTT, Queue: n.queue, Jitter: l.est.owd.jitter, Nap: nap,
 			Rate: n.rate, Drain: n.drain, Limited: n.limited, Starved: n.starved, Sent: l.mark.sent, Load: int(l.mark.load), Round: n.round,
 		})
 	}

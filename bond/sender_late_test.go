@@ -51,7 +51,7 @@ func TestAPathThatHasGotSlowerIsNotTakenForOneThatLoses(t *testing.T) {
 			}
 		}
 		for len(frames) > 0 && frames[0].at <= now {
-			s.Feedback(now, &frames[0].f)
+			s.Feedback(now, now, &frames[0].f)
 			frames = frames[1:]
 		}
 		if now >= s.Wake() {

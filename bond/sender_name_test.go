@@ -52,7 +52,7 @@ func TestNothingIsLearnedFromACounterThatWasNeverSent(t *testing.T) {
 		f := wire.Feedback{Session: 7, Base: 6, Clock: clock, NPaths: 2}
 		f.Paths[0] = wire.FeedbackPath{ID: 1, Newest: 5, At: clock - 10_000}
 		f.Paths[1] = wire.FeedbackPath{Newest: 3, At: clock - 900_000}
-		s.Feedback(now, &f)
+		s.Feedback(now, now, &f)
 	}
 	if p := s.Status(nil)[1]; p.InFlight == 0 {
 		t.Errorf("nothing has come by path %d, and it counts as arrived", p.ID)

@@ -18,6 +18,14 @@ const (
 // once, at least size. When none may, ask again at Wake, or after Feedback.
 func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int, ok bool) {
 	s.now = max(s.now, now)
+	s.nap.comes(now)
+	p, room, ok = s.next(now, size, backlog)
+	s.nap.turn = s.wake
+	return p, room, ok
+}
+
+// next is Next.
+func (s *Sender) next(now time.Duration, size, backlog int) (p PathID, room int, ok bool) {
 	s.wake = Never
 	if len(s.repeat) > 0 {
 		s.wake = s.again(now)
@@ -154,7 +162,7 @@ const lossyFrom, lossyTo = 0.08, 0.12
 // measured is half of the round trip by probes.
 func (l *lane) delay(now time.Duration) time.Duration {
 	if d := &l.est.owd; d.some {
-		return d.base() + max(0, l.line.taken-now) + l.repairs(now)
+		return d.base() + unsteady*d.jitter + max(0, l.line.taken-now) + l.repairs(now)
 	}
 	if l.RTT > 0 {
 		return l.RTT / 2
@@ -217,7 +225,7 @@ func (s *Sender) Copies() bool { return s.last != nil && s.last.health.state == 
 // Idle says that the queue is empty: what follows is limited by the application.
 func (s *Sender) Idle(now time.Duration) {
 	s.now = max(s.now, now)
-	s.wake = Never
+	s.wake, s.nap.turn = Never, Never
 	s.explore = nil
 	s.standing.add(now, standsFor, 0)
 	if len(s.repeat) > 0 {

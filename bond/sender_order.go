@@ -25,7 +25,6 @@ func (s *Sender) worth(now time.Duration, l *lane, size, backlog int, soonest ti
 	if o.n == 0 {
 		return true
 	}
-	soonest += unsteady * max(0, l.est.owd.jitter-o.first.est.owd.jitter)
 	hold := soonest - o.begin[0]
 	if hold <= 0 {
 		return true

@@ -10,6 +10,7 @@ type flight struct {
 	first   time.Duration // when the newest one was sent that had arrived
 	at      time.Duration // when that arrived, by the receiver's clock
 	bytes   uint64        // delivered until then
+	wait    time.Duration // that it was expected to wait until the line takes it in
 	size    int32
 	load    int32 // bytes that were in flight when it was sent, it included
 	state   fate
@@ -148,8 +149,8 @@ func (l *lane) window(gap time.Duration) int {
 	return l.ctl.Window() + int(l.ctl.Rate()*gap.Seconds())
 }
 
-// sent notes that a message goes by the path.
-func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 {
+// sent notes that a message goes by the path. Credit is how far pacing may lag behind before it counts as a pause.
+func (l *lane) sent(now, credit time.Duration, seq uint64, size int, quiet bool) uint32 {
 	size += l.Overhead
 	if l.flights.full() {
 		l.forget(l.flights.tail)
@@ -170,7 +171,7 @@ func (l *lane) sent(now time.Duration, seq uint64, size int, quiet bool) uint32 
 	l.held, l.waited = false, false
 	i, f := l.flights.add()
 	*f = flight{
-		seq: seq, sent: now, size: int32(size), bytes: l.delivered, first: l.first, at: l.at,
+		seq: seq, sent: now, wait: max(0, l.line.taken-now), size: int32(size), bytes: l.delivered, first: l.first, at: l.at,
 		limited: l.delivered < l.limit, starved: l.delivered < l.starve, quiet: quiet,
 	}
 	l.inFlight += size

@@ -20,13 +20,13 @@ func TestAFrameAtTheEndOfASessionDoesNotStopWhatFollows(t *testing.T) {
 		}
 		tell := func(session uint32, newest uint64) {
 			clock := uint64(now / time.Microsecond)
-			s.Feedback(now, &wire.Feedback{Session: session, Base: newest + 1, Clock: clock, NPaths: 1,
+			s.Feedback(now, now, &wire.Feedback{Session: session, Base: newest + 1, Clock: clock, NPaths: 1,
 				Paths: [wire.MaxBondPaths]wire.FeedbackPath{{ID: 1, Newest: newest, At: clock - 10_000}}})
 		}
 		now += 20 * tick
 		f := wire.Feedback{Session: 7, Base: 1, Clock: uint64(now / time.Microsecond), NPaths: 1}
 		f.Paths[0] = wire.FeedbackPath{ID: 1, At: f.Clock - 10_000}
-		s.Feedback(now, &f)
+		s.Feedback(now, now, &f)
 		stood := time.Duration(0)
 		for c := uint64(0); c < 3*stretchMost; {
 			before := c

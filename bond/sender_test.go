@@ -51,7 +51,7 @@ func TestWhatIsSentAgainIsWhatWasSent(t *testing.T) {
 						f.Words[i] = rapid.Uint64().Draw(t, "came")
 					}
 				}
-				s.Feedback(now, &f)
+				s.Feedback(now, now, &f)
 			default:
 				size := rapid.IntRange(32, 1400).Draw(t, "size")
 				if p, room, ok := s.Next(now, size, size); ok {
@@ -133,7 +133,7 @@ func TestAbsurdFeedbackChangesNothingAndIsCounted(t *testing.T) {
 		"too many paths":        {Session: 7, Clock: 1, NPaths: 17},
 	} {
 		n := s.ignored
-		s.Feedback(time.Second+20*tick, f)
+		s.Feedback(time.Second+20*tick, time.Second+20*tick, f)
 		if s.ignored != n+1 {
 			t.Errorf("%s is not counted", name)
 		}
@@ -158,7 +158,7 @@ func TestWhoAcknowledgesEverythingAtOnceGetsNoMoreThanIsThere(t *testing.T) {
 				}
 			}
 			s.Idle(now)
-			s.Feedback(now, &wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), Base: counter})
+			s.Feedback(now, now, &wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), Base: counter})
 		}
 		for _, p := range s.Status(nil) {
 			if p.Rate > 20e6 || p.InFlight > 1<<20 {
@@ -197,7 +197,7 @@ func (x *evenly) step() {
 				x.f.NPaths++
 			}
 		}
-		x.s.Feedback(x.now+20*tick, &x.f)
+		x.s.Feedback(x.now+20*tick, x.now+20*tick, &x.f)
 		x.now += 20 * tick
 	}
 }
@@ -251,7 +251,7 @@ func TestWhatWasSentBeforeALongGapOfCountersHoldsNothingUp(t *testing.T) {
 			counter++
 		}
 		f := wire.Feedback{Session: 7, Clock: uint64(now / time.Microsecond), Base: counter, NPaths: 0}
-		s.Feedback(now+5*time.Millisecond, &f)
+		s.Feedback(now+5*time.Millisecond, now+5*time.Millisecond, &f)
 	}
 	if counter-first <= stretchMost {
 		t.Errorf("%d messages were sent", counter-first)

@@ -234,7 +234,7 @@ func TestABusyMachineLosesNoPath(t *testing.T) {
 		if silent > 0 { // one run in a hundred has one, which costs nothing
 			t.Errorf("paths that are well are called silent %d times", silent)
 		}
-		if mbit < 0.45*32*share { // both ends sleep for a sixth of the time, and one flow waits for each
+		if mbit < 0.55*32*share { // both ends sleep for a sixth of the time, longer than queues are kept for, and one flow waits for each
 			t.Errorf("it carries %.1f of %.1f Mbit/s", mbit, 32*share)
 		}
 	})
@@ -281,19 +281,6 @@ func TestAConnectionThatFilledTwoLinksGoesOnSoonByTheOneThatIsLeft(t *testing.T)
 			t.Errorf("it has %.1f of %.1f Mbit/s then", mbit, 16*share)
 		}
 	})
-}
-
-// naps has nodes sleep for some milliseconds ten times a second, as threads on a busy machine do.
-func naps(w *world, most time.Duration, nodes ...*node) {
-	const every = 100 * time.Millisecond
-	for _, n := range nodes {
-		var nap func()
-		nap = func() {
-			n.sleep(most/4 + time.Duration(w.rnd.Int64N(int64(most-most/4))))
-			w.after(every/2+time.Duration(w.rnd.Int64N(int64(every))), nap)
-		}
-		w.after(time.Duration(w.rnd.Int64N(int64(every))), nap)
-	}
 }
 
 func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {

@@ -35,7 +35,7 @@ type node struct {
 	turn      bool          // feedback goes by two ways
 	heard     *way          // by which the newest data came
 	asleep    bool          // its threads do not run
-	sockets   map[bond.PathID][][]byte
+	sockets   map[bond.PathID][]unread
 	unsent    [][]byte   // of the device
 	silent    func(*way) // data by it does not arrive; nil: nobody is told
 
@@ -81,7 +81,7 @@ func tunnel(w *world, bonded bool, control func() bond.Control, links ...*link) 
 		n.flows, n.seen = map[uint16]func([]byte){}, map[uint64]bool{}
 		n.session = uint32(1000 * (i + 1))
 		if bonded {
-			n.sockets = map[bond.PathID][][]byte{}
+			n.sockets = map[bond.PathID][]unread{}
 			n.s = bond.NewSender(bond.SenderConfig{Control: control})
 			n.r = bond.NewReceiver(bond.ReceiverConfig{Unread: func(p bond.PathID) bool { return len(n.sockets[p]) > 0 }})
 			n.q = queue.New(queueLimit, 8192, func([]byte) {})
@@ -305,10 +305,16 @@ func (n *node) say(x *way) {
 // arrive is told of a message in the socket of a path.
 func (n *node) arrive(p bond.PathID, m []byte) {
 	if n.asleep {
-		n.sockets[p] = append(n.sockets[p], m)
+		n.sockets[p] = append(n.sockets[p], unread{m, n.w.now})
 		return
 	}
-	n.receive(p, m)
+	n.receive(p, m, n.w.now)
+}
+
+// An unread message lies in a socket since it came; the kernel knows when that was.
+type unread struct {
+	message []byte
+	came    time.Duration
 }
 
 // readAtOnce is how many messages a thread reads from a socket before it looks at another.
@@ -329,7 +335,7 @@ func (n *node) sleep(d time.Duration) {
 				batch := list[:min(len(list), readAtOnce)]
 				n.sockets[x.far] = list[len(batch):]
 				for _, m := range batch {
-					n.receive(x.far, m)
+					n.receive(x.far, m.message, m.came)
 				}
 				more = more || len(n.sockets[x.far]) > 0
 			}
@@ -345,7 +351,7 @@ func (n *node) sleep(d time.Duration) {
 }
 
 // receive is told of a message that is read.
-func (n *node) receive(p bond.PathID, m []byte) {
+func (n *node) receive(p bond.PathID, m []byte, came time.Duration) {
 	now := n.w.now
 	inner := m[messageHead : len(m)-messageTail]
 	if n.r == nil {
@@ -355,7 +361,7 @@ func (n *node) receive(p bond.PathID, m []byte) {
 	session, counter := counterOf(m)
 	id := uint64(session)<<40 | counter
 	if n.seen[id] {
-		if n.r.Duplicate(now, p, session, counter, len(m)) {
+		if n.r.Duplicate(now, came, p, session, counter, len(m)) {
 			n.heardBy(p)
 		}
 	} else {
@@ -379,13 +385,13 @@ func (n *node) receive(p bond.PathID, m []byte) {
 					x.known = x.known || x.id == bond.PathID(p.ID)
 				}
 			}
-			n.s.Feedback(now, &f)
+			n.s.Feedback(now, came, &f)
 		default:
 			packet = inner
 			n.came++
 			n.heardBy(p)
 		}
-		if n.r.Arrive(now, p, session, counter, len(m), packet, packet != nil && n.urgent != nil && n.urgent(packet)) {
+		if n.r.Arrive(now, came, p, session, counter, len(m), packet, packet != nil && n.urgent != nil && n.urgent(packet)) {
 			n.deliver(packet)
 		}
 	}

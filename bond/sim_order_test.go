@@ -16,8 +16,8 @@ var poor = map[string]line{
 func TestAPoorLinkBesideAGoodOneTakesNothingAway(t *testing.T) {
 	good := line{mbit: 50, rtt: 20 * time.Millisecond}
 	for name, other := range poor {
-		for _, nap := range []time.Duration{0, 5 * time.Millisecond} {
-			forSeeds(t, 2, func(t *testing.T, w *world) {
+		for _, nap := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+			forSeeds(t, 3, func(t *testing.T, w *world) {
 				seed := w.rnd.Uint64()
 				had := func(lines ...line) float64 {
 					w := newWorld(t, seed)
@@ -39,8 +39,8 @@ func TestAPoorLinkBesideAGoodOneTakesNothingAway(t *testing.T) {
 					return c.goodput() - before
 				}
 				least := 0.98
-				if nap > 0 {
-					least = 0.93
+				if nap > 10*time.Millisecond {
+					least = 0.96 // the connection itself takes longer to find its rate
 				}
 				if alone, all := had(good), had(good, other); all < least*alone {
 					t.Errorf("%s, on machines that sleep up to %v: %.1f %% of the good one alone", name, nap, all/alone*100)

@@ -209,8 +209,8 @@ func (b *bonded) way(id bond.PathID) *way {
 	return nil
 }
 
-// heardOf is told of feedback. It is called by an opener.
-func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
+// heardOf is told of feedback that came at some time. It is called by an opener.
+func (b *bonded) heardOf(now, came time.Duration, f *wire.Feedback) {
 	b.mu.Lock()
 	if b.agreed {
 		b.unheard, b.tries = 0, 0
@@ -225,7 +225,7 @@ func (b *bonded) heardOf(now time.Duration, f *wire.Feedback) {
 			}
 		}
 	}
-	b.send.Feedback(now, f)
+	b.send.Feedback(now, came, f)
 	b.collect(now)
 	wake := b.asleep != 0 || b.send.Wake() < b.until
 	b.mu.Unlock()

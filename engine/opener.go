@@ -29,6 +29,7 @@ type opener struct {
 	run          run
 	socket       inbox // whose messages these are
 	now          int64
+	unread       time.Duration // for how long what is read now lay in its socket
 	feedback     wire.Feedback // the last
 }
 
@@ -51,10 +52,11 @@ func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) {
 	o.begin()
 	o.socket = inbox{link: link, six: len(reads) > 0 && reads[0].From.Addr().Unmap().Is6(), some: true}
 	for i := range reads {
+		o.unread = reads[i].Unread
 		o.read(link, &reads[i])
 	}
 	o.end()
-	o.socket = inbox{}
+	o.socket, o.unread = inbox{}, 0
 	e.putOpener(o)
 }
 
@@ -181,7 +183,7 @@ func (o *opener) handshake(b []byte) {
 func (o *opener) open(s *session, counter uint64, b []byte) {
 	if o.now >= s.until || !s.window.Check(counter) {
 		o.e.drops.unopened.Add(1)
-		if r := o.order; r != nil && o.now < s.until && r.recv.Duplicate(time.Duration(o.now), o.path(), s.Local, counter, len(b)) && o.run.way != nil {
+		if r := o.order; r != nil && o.now < s.until && r.recv.Duplicate(time.Duration(o.now), o.arrival(), o.path(), s.Local, counter, len(b)) && o.run.way != nil {
 			r.came = o.run.way
 		}
 		return
@@ -269,8 +271,11 @@ func (o *opener) arrived(s *session, counter uint64, size int, packet []byte) bo
 	if r != nil && packet != nil && o.run.way != nil {
 		r.came = o.run.way
 	}
-	return r != nil && r.recv.Arrive(time.Duration(o.now), o.path(), s.Local, counter, size, packet, packet != nil && r.urgent(packet))
+	return r != nil && r.recv.Arrive(time.Duration(o.now), o.arrival(), o.path(), s.Local, counter, size, packet, packet != nil && r.urgent(packet))
 }
+
+// arrival is when what is worked on came to this machine.
+func (o *opener) arrival() time.Duration { return time.Duration(o.now) - o.unread }
 
 // path is the number of the way that the run came by; of one that nobody told of it is zero.
 func (o *opener) path() bond.PathID {
@@ -323,7 +328,7 @@ func (o *opener) control(s *session, kind byte, frame []byte) {
 			break
 		}
 		if b := p.bond.Load(); b != nil {
-			b.heardOf(time.Duration(o.now), &o.feedback)
+			b.heardOf(time.Duration(o.now), o.arrival(), &o.feedback)
 		} else {
 			o.withdraw(s)
 		}

@@ -38,6 +38,7 @@ func (e *Engine) orderOf(p *peer) *ordered {
 	r := &ordered{e: e, peer: p, burst: newBurst(e), alarm: bond.Never}
 	r.recv = bond.NewReceiver(bond.ReceiverConfig{Unread: r.unread})
 	p.order.CompareAndSwap(nil, r)
+	e.sockets.Stamp() // the sender reckons with when packets came, not with when they were read
 	return p.order.Load()
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Batches of datagrams: what a relay, which does nothing but receive and send, needs of a UDP socket.
@@ -39,6 +40,7 @@ type UDPRead struct {
 	Segment int            // length in bytes of each datagram of the run but the last, which may be shorter
 	From    netip.AddrPort // IPv4 unmapped
 	Local   netip.Addr     // address of this machine that it was sent to, or zero where the socket is bound to one
+	Unread  time.Duration  // for how long it lay in the socket; 0 without Stamp
 }
 
 // UDPCount says what became of a batch that was sent.
@@ -65,6 +67,8 @@ type UDPSocket struct {
 	plain bool        // WithoutOffload
 	gro   atomic.Bool // from its first reader on
 	gso   atomic.Bool
+
+	stamps atomic.Bool // the kernel tells when messages came
 }
 
 // NewUDPSocket prepares a bound, unconnected socket.

@@ -3,6 +3,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,9 @@ func (s *UDPSocket) prepare() error { return nil }
 
 // WithoutOffload does nothing: there is none.
 func (s *UDPSocket) WithoutOffload() error { return nil }
+
+// Stamp fails: nothing says when messages came.
+func (s *UDPSocket) Stamp() error { return errors.ErrUnsupported }
 
 // UDPReader receives from one socket, one datagram at a time. It is one goroutine's.
 type UDPReader struct {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,7 @@ type UDPReader struct {
 	n      int
 	want   int // messages of the next system call, at most
 	errno  syscall.Errno
+	at     int64 // when they were read, in nanoseconds of Unix time
 
 	patience Patience
 
@@ -85,6 +87,9 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 			continue
 		}
 		n, size := 0, 0
+		if r.socket.stamps.Load() {
+			r.at = time.Now().UnixNano() // by the clock that is set, as stamps are
+		}
 		for i := range r.n {
 			if r.parse(i, &r.reads[n]) {
 				size += len(r.reads[n].Data)
@@ -148,7 +153,7 @@ func (r *UDPReader) parse(i int, m *UDPRead) bool {
 	}
 	m.Data = r.memory.Room(i)[:h.n:h.n]
 	m.From = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(port[:]))
-	m.Segment, m.Local = len(m.Data), netip.Addr{}
+	m.Segment, m.Local, m.Unread = len(m.Data), netip.Addr{}, 0
 	control := (*[udpControl]byte)(unsafe.Pointer(&r.controls[i]))[:h.hdr.Controllen]
 	for len(control) >= unix.SizeofCmsghdr {
 		c := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
@@ -162,6 +167,9 @@ func (r *UDPReader) parse(i int, m *UDPRead) bool {
 			if n := int(binary.NativeEndian.Uint32(data)); n > 0 && n < len(m.Data) {
 				m.Segment = n
 			}
+		case c.Level == unix.SOL_SOCKET && c.Type == unix.SO_TIMESTAMPNS_NEW && len(data) >= 16 && r.at != 0:
+			came := int64(binary.NativeEndian.Uint64(data))*1e9 + int64(binary.NativeEndian.Uint64(data[8:]))
+			m.Unread = lain(time.Duration(r.at - came))
 		case c.Level == unix.SOL_IP && c.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
 			m.Local = netip.AddrFrom4([4]byte(data[8:12]))
 		case c.Level == unix.SOL_IPV6 && c.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
@@ -170,6 +178,17 @@ func (r *UDPReader) parse(i int, m *UDPRead) bool {
 		control = control[min(len(control), unix.CmsgSpace(len(data))):]
 	}
 	return true
+}
+
+// unreadMost is the longest that a message is believed to have lain in a socket: more, and the clock was set meanwhile.
+const unreadMost = time.Second
+
+// lain is how long a message lay in a socket by the clock that is set, which may have been set.
+func lain(d time.Duration) time.Duration {
+	if d < 0 || d > unreadMost {
+		return 0
+	}
+	return d
 }
 
 // zone names the scope of a link-local address by its number, which is the same on every call.

@@ -201,6 +201,54 @@ func TestAReplyLeavesFromTheAddressThatWasHit(t *testing.T) {
 }
 
 // Where the path is too small for a run's datagrams, they go one by one, fragmented by the kernel.
+func TestWhatLiesInASocketSaysForHowLong(t *testing.T) {
+	for _, network := range []string{"udp4", "udp6"} {
+		addr := map[string]string{"udp4": "127.0.0.1:0", "udp6": "[::1]:0"}[network]
+		conn, s := udpSocket(t, network, addr)
+		out, _ := udpSocket(t, network, addr)
+		r := NewUDPReader(s)
+		send := func() {
+			if _, err := out.WriteToUDPAddrPort([]byte("hello"), s.Local()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func() time.Duration {
+			conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			reads, err := r.Read()
+			if err != nil || len(reads) != 1 {
+				t.Fatal(len(reads), err)
+			}
+			return reads[0].Unread
+		}
+		send()
+		time.Sleep(20 * time.Millisecond)
+		if d := read(); d != 0 {
+			t.Errorf("%s: nobody asked, and a datagram says that it lay for %v", network, d)
+		}
+		if err := s.Stamp(); err != nil {
+			t.Skipf("%s: %v", network, err)
+		}
+		var d, most time.Duration
+		for try := 0; try < 20 && d < 50*time.Millisecond; try++ { // the kernel begins some time after it was asked
+			sent := time.Now()
+			send()
+			time.Sleep(50 * time.Millisecond)
+			d, most = read(), time.Since(sent)
+		}
+		if d < 50*time.Millisecond || d > most {
+			t.Errorf("%s: a datagram that lay for 50 to %v says %v", network, most, d)
+		}
+	}
+}
+
+func TestAClockThatIsSetMakesNothingOld(t *testing.T) {
+	for d, want := range map[time.Duration]time.Duration{-time.Hour: 0, -1: 0, 0: 0, 3 * time.Millisecond: 3 * time.Millisecond, time.Second: time.Second, time.Hour: 0} {
+		if got := lain(d); got != want {
+			t.Errorf("by the clock that may be set a datagram lay for %v: taken for %v, want %v", d, got, want)
+		}
+	}
+}
+
 func TestARunTooLongForThePathIsTakenApart(t *testing.T) {
 	inNetworkNamespace(t)
 	lo, err := netlink.LinkByName("lo")

@@ -28,8 +28,9 @@ type socket struct {
 	conn    host.DatagramConn
 	light   *net.UDPConn // conn, of a spare socket, which others wait for until it carries data
 	six     bool
-	carries atomic.Bool // of a spare socket: it is a route, or was
-	working atomic.Bool // what it read is being worked on
+	carries atomic.Bool  // of a spare socket: it is a route, or was
+	working atomic.Bool  // what it read is being worked on
+	stamps  *atomic.Bool // of Sockets
 
 	growing sync.Mutex                     // serialises enlarge
 	batch   atomic.Pointer[host.UDPSocket] // for batches; nil as long as a spare socket does not carry
@@ -59,6 +60,9 @@ func (x *socket) enlarge() (err error) {
 		return err
 	}
 	x.batch.Store(batch)
+	if x.stamps.Load() {
+		_ = batch.Stamp() // see Sockets.Stamp
+	}
 	return nil
 }
 

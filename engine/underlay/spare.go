@@ -64,7 +64,7 @@ func (s *Sockets) spare(device, network string) (*link, error) {
 		_, used = s.links[s.last]
 	}
 	l := &link{Link: Link{ID: s.last, Device: device}, spare: true}
-	x := &socket{link: l, conn: c, light: c, six: network == "udp6"}
+	x := &socket{link: l, conn: c, light: c, six: network == "udp6", stamps: &s.stamps}
 	l.port = x.port()
 	if x.six {
 		l.six = []*socket{x}

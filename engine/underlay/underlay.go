@@ -82,6 +82,7 @@ type Sockets struct {
 	said   saidAt
 
 	generation atomic.Uint64
+	stamps     atomic.Bool   // it is asked when messages came
 	done       chan struct{} // closed by Close
 	ended      sync.WaitGroup
 
@@ -183,7 +184,7 @@ func (s *Sockets) tryLink(of Link, port uint16) (_ *link, err error) {
 func (s *Sockets) listen(l *link, network string) (out []*socket, err error) {
 	conns, err := host.UDPListenOn(l.Device, network, l.port, s.cfg.Shards)
 	for _, c := range conns {
-		x := &socket{link: l, conn: c, six: network == "udp6"}
+		x := &socket{link: l, conn: c, six: network == "udp6", stamps: &s.stamps}
 		if err == nil {
 			x.conn, err = unpolled(c)
 		}
@@ -311,6 +312,25 @@ func (s *Sockets) WriteTo(id weft.LinkID, to netip.AddrPort, b []byte, ttl uint8
 	}
 	_, err = x.conn.WriteToUDPAddrPort(b, to)
 	return err
+}
+
+// Stamp has reads say from now on for how long they lay in the kernel (host.UDPRead.Unread), where the kernel knows it. It may be called
+// again.
+func (s *Sockets) Stamp() {
+	if s.stamps.Swap(true) {
+		return
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := s.shared.sockets()
+	for _, l := range s.links {
+		list = append(list, l.sockets()...)
+	}
+	for _, x := range list {
+		if b := x.batch.Load(); b != nil {
+			_ = b.Stamp() // without, what waits for a processor looks as if it had waited on its way
+		}
+	}
 }
 
 // Unread reports whether there is something from a link, of one address family, that was not worked on yet: it waits in

@@ -193,6 +193,73 @@ func TestWhatManySendersSendIsReceivedByAllReaders(t *testing.T) {
 	}
 }
 
+func TestReadsSayForHowLongTheyLayOnceItIsAsked(t *testing.T) {
+	const nap = 50 * time.Millisecond
+	lay := make(chan time.Duration, 16)
+	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) {
+		for i := range reads {
+			lay <- reads[i].Unread
+		}
+		time.Sleep(nap) // what comes now lies
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.Start()
+	to := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port) }
+	out, err := net.Dial("udp4", to(s.Port()).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	second := func(c net.Conn) (d time.Duration) {
+		for range 2 { // while the first is worked on
+			if _, err := c.Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(nap / 5)
+		}
+		for range 2 {
+			select {
+			case d = <-lay:
+			case <-time.After(patience):
+				t.Fatal("it did not come")
+			}
+		}
+		time.Sleep(nap)
+		return d
+	}
+	if d := second(out); d != 0 {
+		t.Errorf("nobody asked, and it says %v", d)
+	}
+	says := func(c net.Conn) (d time.Duration) {
+		for range 20 { // the kernel begins some time after it was asked, and a spare socket's reader some time after it carries
+			if d = second(c); d >= nap/4 {
+				break
+			}
+		}
+		return d
+	}
+	s.Stamp()
+	if d := says(out); d < nap/4 || d > patience {
+		t.Errorf("a datagram that lay while another was worked on says %v", d)
+	}
+	links, ports, err := s.Spares(1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Carry(links[0])
+	late, err := net.Dial("udp4", to(ports[0]).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if d := says(late); d < nap/4 || d > patience {
+		t.Errorf("by a socket that came later: %v", d)
+	}
+}
+
 func TestNothingIsReceivedBeforeTheStart(t *testing.T) {
 	r := newRecorder()
 	s, err := Open(Config{Receive: r.receive})

@@ -283,7 +283,7 @@ func (b *bonded) tell(f *wire.Feedback) {
 func (b *bonded) take(now time.Time, via weft.Via, message []byte) {
 	id, counter := b.number(via), binary.BigEndian.Uint64(message[dataHeader:])
 	if b.seen[counter] {
-		b.recv.Duplicate(b.now(), id, bondSession, counter, len(message))
+		b.recv.Duplicate(b.now(), b.now(), id, bondSession, counter, len(message))
 		b.work(now)
 		return
 	}
@@ -295,7 +295,7 @@ func (b *bonded) take(now time.Time, via weft.Via, message []byte) {
 	} else {
 		b.came = via
 	}
-	if b.recv.Arrive(b.now(), id, bondSession, counter, len(message), packet, false) {
+	if b.recv.Arrive(b.now(), b.now(), id, bondSession, counter, len(message), packet, false) {
 		b.n.deliver(message)
 	}
 	b.work(now)
@@ -311,7 +311,7 @@ func (b *bonded) takeControl(id bond.PathID, frame []byte) {
 	case wire.InnerFeedback:
 		var f wire.Feedback
 		if err := wire.ParseFeedback(frame, &f); err == nil && b.send != nil {
-			b.send.Feedback(b.now(), &f)
+			b.send.Feedback(b.now(), b.now(), &f)
 		}
 	}
 }
