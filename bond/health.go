@@ -358,8 +358,13 @@ func (s *Sender) back(now time.Duration, l *lane, reason string) {
 	s.turn(now, l, Returning, reason)
 }
 
-// rank says which of the living paths carry data: those with the lowest metric.
+// rank says which of the living paths carry data: those with the lowest metric. Where none lives no path rests: it is said to live, and there is nothing better.
 func (s *Sender) rank(now time.Duration) {
+	if !s.others(nil) {
+		for _, l := range s.lanes {
+			s.back(now, l, "it has not rested, and there is no other")
+		}
+	}
 	lowest, some := 0, false
 	for _, l := range s.lanes {
 		h := &l.health

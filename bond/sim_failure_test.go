@@ -114,6 +114,38 @@ func TestALinkThatGoesDownCostsNothing(t *testing.T) {
 	})
 }
 
+// TestTheLastPathThatIsLeftIsNotGivenARest has a link rest that failed again and again, when the other one goes: it is said to live, and
+// there is no better.
+func TestTheLastPathThatIsLeftIsNotGivenARest(t *testing.T) {
+	forSeeds(t, 4, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		u := startUDP(a, b, 1, 0.4*16, 1200)
+		start := w.now
+		for i := range 6 {
+			at := start + time.Second + time.Duration(i)*600*time.Millisecond
+			w.at(at, func() { links[1].dead(true) })
+			w.at(at+400*time.Millisecond, func() { links[1].dead(i == 5) })
+		}
+		w.run(start + 6*time.Second)
+		for s := a.s.Status(nil)[1]; s.State != bond.Silent; s = a.s.Status(nil)[1] {
+			if w.now > start+20*time.Second {
+				t.Fatalf("it is not silent: %+v", s)
+			}
+			w.run(w.now + time.Millisecond)
+		}
+		links[1].dead(false)
+		links[0].dead(true)
+		a.ways[0].down = true
+		u.gap, u.last = 0, w.now
+		a.setPaths()
+		w.run(w.now + 10*time.Second)
+		t.Logf("gap %v, %+v", u.gap.Round(time.Millisecond), a.s.Status(nil))
+		if u.gap > 150*time.Millisecond {
+			t.Errorf("nothing comes for %v, while the one path there is is given a rest", u.gap)
+		}
+	})
+}
+
 // A meter is how much of a connection came in each stretch of time.
 type meter struct {
 	every time.Duration
