@@ -245,7 +245,12 @@ func (a *Agent) assemble(now time.Time, out *Actions) {
 		return
 	}
 	for _, p := range a.pairs {
-		if c := a.carries(now, p); c != p.standing.carries {
+		c := a.carries(now, p)
+		if c && !p.standing.known {
+			p.standing.known = true
+			c = !a.inherits(now, p)
+		}
+		if c != p.standing.carries {
 			p.standing.carries, b.dirty = c, true
 		}
 	}

@@ -223,6 +223,44 @@ func TestAWayThatAnswersPingsStaysAndOneThatDoesNotIsLeftAfterTwo(t *testing.T) 
 	r.needMembers(one, two)
 }
 
+// TestWhatIsFoundAnewByALinkThatFlapsHasToHoldStillToo has a link fail again and again. Whatever else answers by it in between, for the first time, fails with
+// it a moment later.
+func TestWhatIsFoundAnewByALinkThatFlapsHasToHoldStillToo(t *testing.T) {
+	r := linked(t, at(0, "203.0.113.1:5"))
+	r.SetTCP(r.now, TCP{Allowed: true})
+	one, two, late := way(1, "203.0.113.1:5"), way(2, "203.0.113.1:5"), weft.TCPVia(2, addr("203.0.113.1:5"))
+	rtts := map[weft.Via]time.Duration{one: 20 * ms, two: 20 * ms}
+	r.play(5*time.Second, rtts)
+	r.needMembers(one, two)
+	flap := func() {
+		clear(rtts)
+		rtts[one] = 20 * ms
+		r.Want(r.now)
+		r.Silent(r.now, two, "it is silent")
+		r.play(300*ms, rtts)
+		rtts[two], rtts[late] = 20*ms, 20*ms
+		r.play(300*ms, rtts)
+	}
+	for range 6 {
+		flap()
+	}
+	r.up(Connection{Via: late, Dialed: true})
+	for range 10 {
+		r.needMembers(one)
+		flap()
+	}
+	if p := r.find(late); p == nil || p.health.state == Untested {
+		t.Fatal("it has not answered")
+	}
+	for range 6 { // it holds still
+		r.Want(r.now)
+		r.play(500*ms, rtts)
+	}
+	if got := r.vias(); len(got) != 2 || got[1].Link != 2 {
+		t.Errorf("members are %v", got)
+	}
+}
+
 func TestAWayThatIsSilentIsAskedOftenAsLongAsDataFlows(t *testing.T) {
 	r := linked(t, at(0, "203.0.113.1:5"))
 	one, two := way(1, "203.0.113.1:5"), way(2, "203.0.113.1:5")

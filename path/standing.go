@@ -36,6 +36,7 @@ type standing struct {
 	in      bool      // it is a member
 	joined  time.Time // since when
 	carries bool      // it could be one
+	known   bool      // it could have been one before
 	seek    bool      // it is asked in quick succession whether it carries again
 	out     time.Time // when it stopped carrying; zero: it has not
 	why     string    // it did, in plain words
@@ -137,6 +138,24 @@ func (a *Agent) dies(now time.Time, p *pair, why string) {
 			q.standing.suspect, q.standing.flaps = true, max(q.standing.flaps, p.standing.flaps)
 		}
 	}
+}
+
+// inherits has a pair that works for the first time hold still as long as another has to between the same links: what was found anew by a link that
+// fails again and again fails with it.
+func (a *Agent) inherits(now time.Time, p *pair) bool {
+	flaps := 0
+	ours, theirs, ok := a.ends(p)
+	for _, q := range a.pairs {
+		if l, f, known := a.ends(q); ok && known && q != p && l == ours && f == theirs && !q.standing.out.IsZero() {
+			flaps = max(flaps, q.standing.flaps)
+		}
+	}
+	if Rest(flaps) == 0 {
+		return false
+	}
+	a.stops(now, p, "a way by the same link is silent")
+	p.standing.flaps = flaps
+	return true
 }
 
 // stops takes note that a pair does not carry data any more, as far as bonds are concerned, and asks it.
