@@ -207,8 +207,44 @@ func TestAWayThatIsTakenOutCostsNoPacket(t *testing.T) {
 			a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}}})
 		}
 	}), n)
-	eventually(t, "the bond of one way ends", func() bool { return a.Engine.peer(b.id).bond.Load() == nil })
+	bond := a.Engine.peer(b.id).bond.Load()
+	if bond == nil {
+		t.Fatal("the bond has ended already")
+	}
+	bond.mu.Lock()
+	bond.closing = a.Engine.bondNow() // as if it had been so long
+	bond.mu.Unlock()
+	eventually(t, "the bond of one way ends", func() bool {
+		exchange(t, a, b, n)
+		return a.Engine.peer(b.id).bond.Load() == nil
+	})
 	exchange(t, a, b, n)
+}
+
+// TestAWayThatIsBackJoinsTheBondThatItLeft has one fail, and come back seconds later. Nobody is told of another bond meanwhile, and what is lost is sent again
+// as ever.
+func TestAWayThatIsBackJoinsTheBondThatItLeft(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 5*time.Millisecond)
+	bonds(t, a, b, 1)
+	one, two := BondWay{Via: weft.DirectVia(0, b.addr())}, BondWay{Via: weft.DirectVia(0, addrPortOf(d.c))}
+	before := a.Engine.peer(b.id).bond.Load()
+	const n = 3000
+	inOrder(t, a, b, series(t, a, b, n, time.Millisecond, func(i int) {
+		switch i {
+		case 100:
+			d.cut.Store(true)
+			a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{one}})
+		case 2700:
+			d.cut.Store(false)
+			a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{one, two}})
+		}
+	}), n)
+	if a.Engine.peer(b.id).bond.Load() != before || !a.BondStatus(b.id).On {
+		t.Error("it is another bond")
+	}
+	if a.Engine.peer(b.id).withdrew.Load() != 0 {
+		t.Error("the peer was told that there is none")
+	}
 }
 
 // TestWhereThereIsNoBondAnyMoreNothingIsToldOfWhatComes has a bond end: who receives is to know, or it would go on telling what came, and wait for

@@ -26,11 +26,14 @@ const (
 	offerNamed = time.Second
 	// unheardFor is how long packets go by several ways while the peer says nothing of them.
 	unheardFor = 3 * time.Second
-	// lingerFor is how long a bond of which one way is left goes on: what was lost by the others is sent again by it.
-	lingerFor = 2 * time.Second
+	// lingerFor is how long a bond of which one way is left goes on: outages of links last seconds, and what flaps rests for some. What was lost by the others
+	// is sent again by the one that is left, and a way that is back joins the same bond and proves itself first. To end one and begin
+	// another costs an offer and its answer, in which nothing is sent again, and then all ways begin as if none of them had failed.
+	// It costs what any bond does: feedback while data flows, and copies. One without data ends with the way (set).
+	lingerFor = time.Minute
 )
 
-// A bonded is the sending half of a bond: it is there while the peer has several ways. Its senders are those of the
+// A bonded is the sending half of a bond: it is there while the peer has several ways, and for a while after. Its senders are those of the
 // device's queues, each with packets in a line of its own.
 type bonded struct {
 	e    *Engine
@@ -450,12 +453,14 @@ func (e *Engine) bondStatus(p *peer) BondStatus {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.On, s.Mode, s.Control = b.on.Load(), b.conf.Mode.String(), b.conf.Control
+	s.On, s.Mode, s.Control = b.on.Load() && b.live > 1, b.conf.Mode.String(), b.conf.Control
 	if s.Control == "" {
 		s.Control = "bbr"
 	}
 	switch {
 	case s.On:
+	case b.live == 1:
+		s.Why = "there is one way left"
 	case p.current.Load() == nil:
 		s.Why = "there is no session with the peer yet"
 	case b.tries == 0:

@@ -72,7 +72,7 @@ func (b *bonded) number(via weft.Via) bond.PathID {
 	return id
 }
 
-// setWays takes over which ways a bond may send by. With one it ends: what waits goes by the route.
+// setWays takes over which ways a bond may send by. With one left it goes on.
 func (b *bonded) setWays(now time.Time, list []path.Member) {
 	b.live = slices.Clone(list)
 	if b.send == nil && len(list) > 1 {
