@@ -16,4 +16,5 @@ func (h *Host) OpenPackets(device string) (*Packets, error) { return nil, errPac
 
 func (p *Packets) Close() error                        { return errPackets }
 func (p *Packets) Write([]byte) error                  { return errPackets }
+func (p *Packets) Heads(func([]byte, int)) error       { return errPackets }
 func (p *Packets) Read([]byte, time.Time) (int, error) { return 0, errPackets }
