@@ -109,6 +109,7 @@ func (e *Engine) learnWay(p *peer, w *way) {
 	if w.via.Method == weft.Direct {
 		if _, known := e.sources[w.via.Addr]; !known {
 			e.sources[w.via.Addr] = source{p, e.way(p, weft.DirectVia(0, w.via.Addr))}
+			e.sourced.Add(1)
 		}
 	}
 }

@@ -133,6 +133,7 @@ type Engine struct {
 	mu      sync.RWMutex // guards what follows; never held over a call to the Handler
 	peers   map[weft.NodeID]*peer
 	sources map[netip.AddrPort]source
+	sourced atomic.Uint64 // changed with mu held, when what source found may be true no more
 
 	enforcer enforcer
 	relays   atomic.Pointer[relays]

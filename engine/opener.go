@@ -25,6 +25,7 @@ type opener struct {
 	order        *ordered        // of its peer, held as well; nil: what comes is delivered as it comes
 	came, data   bool            // by it: something authentic, something with a packet in it
 	routes       *routing
+	sources      sourceMemory
 	gate         gate
 	run          run
 	socket       inbox // whose messages these are
@@ -82,7 +83,7 @@ func (o *opener) read(link weft.LinkID, m *host.UDPRead) {
 		case wire.ClassWireGuard:
 			if o.run.from != m.From || o.run.link != link {
 				o.endRun()
-				o.run = run{source: o.e.source(link, m.From), link: link, from: m.From}
+				o.run = run{source: o.sources.source(o.e, link, m.From), link: link, from: m.From}
 			}
 			o.packet(b)
 		case wire.ClassSTUN:

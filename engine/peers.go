@@ -81,36 +81,11 @@ type held struct {
 	message []byte
 }
 
-// A source is whose the packets from somewhere are, and by which way they come. The zero source is nobody's.
-type source struct {
-	peer *peer
-	way  *way
-}
-
 // peer finds a peer, or nil.
 func (e *Engine) peer(id weft.NodeID) *peer {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.peers[id]
-}
-
-// source tells whose an underlay address is, and by which way it comes to a link.
-func (e *Engine) source(link weft.LinkID, from netip.AddrPort) source {
-	e.mu.RLock()
-	src := e.sources[from]
-	if link == 0 || src.peer == nil {
-		e.mu.RUnlock()
-		return src
-	}
-	via := weft.DirectVia(link, from)
-	w := src.peer.find(via)
-	e.mu.RUnlock()
-	if w == nil {
-		e.mu.Lock()
-		w = e.way(src.peer, via)
-		e.mu.Unlock()
-	}
-	return source{src.peer, w}
 }
 
 // relaySource finds the peer that a relay names as the sender.
@@ -154,6 +129,7 @@ func (e *Engine) way(p *peer, via weft.Via) *way {
 			delete(e.sources, p.ways[i].via.Addr)
 		}
 		p.ways = slices.Delete(p.ways, i, i+1)
+		e.sourced.Add(1)
 	}
 	w := &way{via: via}
 	p.ways = append(p.ways, w)
@@ -201,6 +177,7 @@ func (e *Engine) Learn(id weft.NodeID, addr netip.AddrPort) {
 	if p := e.peers[id]; p != nil {
 		via := weft.DirectVia(0, addr)
 		e.sources[via.Addr] = source{p, e.way(p, via)}
+		e.sourced.Add(1)
 	}
 }
 
@@ -209,6 +186,7 @@ func (e *Engine) Forget(addr netip.AddrPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.sources, unmap(addr))
+	e.sourced.Add(1)
 }
 
 // roam has a plain peer's packets go where it was heard from (section 2.1 of WireGuard's paper), and reports whether that is
@@ -221,6 +199,7 @@ func (e *Engine) roam(p *peer, via weft.Via) bool {
 	w := e.way(p, via)
 	if via.Method == weft.Direct {
 		e.sources[via.Addr] = source{p, e.way(p, weft.DirectVia(0, via.Addr))}
+		e.sourced.Add(1)
 	}
 	p.route.Store(w)
 	e.mu.Unlock()

@@ -156,6 +156,7 @@ func (e *Engine) forget(gone []*peer) {
 			}
 		}
 	}
+	e.sourced.Add(1)
 }
 
 // remove ends all that there is with a peer.

@@ -13,7 +13,7 @@ type routing struct {
 	number uint64
 }
 
-// remembered is how many destinations a sender remembers: where it has many peers their packets take turns, and a search among a
+// remembered is how many destinations a sender remembers, and how many addresses an opener: where it has many peers their packets take turns, and a search among a
 // thousand prefixes goes through memory that a super-packet has pushed out of the core's cache.
 const remembered = 256
 
@@ -36,8 +36,7 @@ func (m *memory) lookup(r *routing, to netip.Addr) *peer {
 		clear(m.found[:])
 	}
 	last := to.As16()
-	const golden = 0x9e3779b97f4a7c15 // an odd number: addresses in a row have places of their own
-	x := &m.found[binary.BigEndian.Uint64(last[8:])*golden>>(64-8)]
+	x := &m.found[spread(binary.BigEndian.Uint64(last[8:]))]
 	if x.to != to {
 		x.to, x.peer = to, nil
 		if wg := r.Lookup(to); wg != nil {
@@ -45,4 +44,10 @@ func (m *memory) lookup(r *routing, to netip.Addr) *peer {
 		}
 	}
 	return x.peer
+}
+
+// spread is one of as many places as are remembered. Numbers in a row have places of their own.
+func spread(n uint64) uint8 {
+	const golden = 0x9e3779b97f4a7c15
+	return uint8(n * golden >> (64 - 8))
 }
