@@ -54,7 +54,21 @@ func newDetour(t testing.TB, to netip.AddrPort, delay time.Duration) *detour {
 	return d
 }
 
+// pump passes on what comes, in its order.
 func (d *detour) pump(in, out *net.UDPConn, where func(from netip.AddrPort) netip.AddrPort) {
+	type late struct {
+		b   []byte
+		to  netip.AddrPort
+		due time.Time
+	}
+	waiting := make(chan late, 1<<14)
+	d.ended.Go(func() {
+		for x := range waiting {
+			time.Sleep(time.Until(x.due))
+			out.WriteToUDPAddrPort(x.b, x.to)
+		}
+	})
+	defer close(waiting)
 	for b := make([]byte, 1<<16); ; {
 		n, from, err := in.ReadFromUDPAddrPort(b)
 		if err != nil {
@@ -71,8 +85,7 @@ func (d *detour) pump(in, out *net.UDPConn, where func(from netip.AddrPort) neti
 			out.WriteToUDPAddrPort(b[:n], to)
 			continue
 		}
-		late := append([]byte(nil), b[:n]...)
-		time.AfterFunc(d.delay, func() { out.WriteToUDPAddrPort(late, to) })
+		waiting <- late{append([]byte(nil), b[:n]...), to, time.Now().Add(d.delay)}
 	}
 }
 
@@ -347,10 +360,10 @@ func TestRelaysAreWaysLikeAnyOther(t *testing.T) {
 
 func TestWithoutAnAnswerPacketsGoByTheRoute(t *testing.T) {
 	a, b := talking(t)
-	// What the peer sends does not come: as if it did not answer.
-	d := newDetour(t, b.addr(), 0)
+	// What comes by ways that the peer was not told of it does not answer.
+	d, e := newDetour(t, b.addr(), 0), newDetour(t, b.addr(), 0)
 	b.SetRoute(a.id, weft.DirectVia(0, netip.MustParseAddrPort("127.0.0.1:9")))
-	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c))}, {Via: weft.DirectVia(0, b.addr())}}})
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, addrPortOf(d.c))}, {Via: weft.DirectVia(0, addrPortOf(e.c))}}})
 	for seq := range uint32(200) {
 		exchange(t, a, b, seq)
 	}
@@ -364,6 +377,39 @@ func TestABondThatWasSetForAStrangerIsNone(t *testing.T) {
 	n.SetBond(9, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: viaUDP}, {Via: viaStream}}})
 	if s := n.BondStatus(9); s.On || s.Why == "" {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestAFarWaySaysItsNumberBeforeAnybodyWaitsForIt(t *testing.T) {
+	const far = 200 * time.Millisecond
+	a, b, d := manyWays(t, BondAggregate, far)
+	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr()), RTT: time.Millisecond}, {Via: weft.DirectVia(0, addrPortOf(d.c)), RTT: 2 * far}}})
+	seq := bonds(t, a, b, 0)
+	ways := func() (named int) {
+		a.mu.RLock()
+		bond := a.peers[b.id].bond.Load()
+		a.mu.RUnlock()
+		bond.mu.Lock()
+		defer bond.mu.Unlock()
+		for _, w := range bond.ways[:bond.live] {
+			if w.named.Load() {
+				named++
+			}
+		}
+		return named
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the bond: %+v\nthe receiver: %+v", a.BondStatus(b.id), b.BondStatus(a.id))
+		}
+	})
+	eventually(t, "what is told of what came names both ways", func() bool {
+		exchange(t, a, b, seq)
+		seq++
+		return ways() == 2
+	})
+	if r := b.BondStatus(a.id).Receiver; r.ByTime+r.ByPaths > 0 {
+		t.Errorf("somebody waited for the number of a way that takes %v: %+v", far, r)
 	}
 }
 

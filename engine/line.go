@@ -141,15 +141,20 @@ func (o *sender) ask(b *bonded, now time.Duration) {
 		return
 	}
 	soon := offerAgain
+	first := !b.on.Load() && b.tries == 0
 	for _, w := range b.ways[:b.live] {
-		// A frame by a way that takes long is a gap for data that does not: so others than the best say their number only where it is needed.
-		needed := !w.named.Load() && w.carried.Load()
-		if w.path() != best && !needed {
-			continue
-		}
+		// A frame by a way that takes long is a gap for data that does not. So others than the best say their number before the best offers anything: the peer
+		// waits for what follows the first offer that it gets. Later they do only where it is needed.
+		needed := !w.named.Load() && (first || w.carried.Load())
 		if needed {
 			soon = offerNamed
 		}
+		if needed && w.path() != best {
+			w.carried.Store(false)
+			o.offer(b, s, w, now)
+		}
+	}
+	if w := b.way(best); w != nil {
 		w.carried.Store(false)
 		o.offer(b, s, w, now)
 	}
