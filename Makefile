@@ -7,7 +7,7 @@
 #   make test-dex  signing in at Dex, a provider of OpenID Connect that others wrote: fetched and built, a minute
 #   make check   formatting, vet, staticcheck, known vulnerabilities, who may lean on whom
 #   make bench   weft beside plain wireguard-go, and its relay beside another, as ratios; a flow beside floods of strangers
-#   make bench-bond    several links as one, beside each alone and the kernel's MPTCP, in 20 minutes (FULL=1: two hours)
+#   make bench-bond    several links as one, beside each alone and the kernel's MPTCP, in 20 minutes (FULL=1: an hour and a half)
 #   make fuzz    every fuzz target for a short while (FUZZTIME=10s)
 #   make build   bin/weft
 

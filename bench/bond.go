@@ -21,7 +21,7 @@ type BondOptions struct {
 	Out     io.Writer
 	Only    []string      // names of [BondCases]; none: all
 	Rounds  int           // runs of each subject of a case
-	Full    bool          // bbr as the inner flow's congestion control, too, and MPTCP as often as weft
+	Full    bool          // bbr as the inner flow's congestion control, too, and all that bonds are measured once for as often as the rest
 	Length  time.Duration // of a run of throughput, with its beginning that does not count
 	Worlds  int           // that measure at once, at most
 	Load    float64       // Mbit/s that they may bring through this machine at once, all together
@@ -152,7 +152,7 @@ func (r *bondRun) units() (list []*bondUnit) {
 					}
 					alone[key] = true
 				}
-				if round > 1 && !r.Full && u.once {
+				if round > 1 && u.once && !(r.Full && u.subject == bonded) {
 					continue
 				}
 				list = append(list, u)

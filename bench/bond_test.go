@@ -276,7 +276,7 @@ func TestBatchesFitIntoTheMachine(t *testing.T) {
 }
 
 func TestALinkAloneIsMeasuredOnceForAllCasesAndInBothDirections(t *testing.T) {
-	for full, want := range map[bool]int{false: 1, true: 2} { // a round each
+	for _, full := range []bool{false, true} {
 		r := &bondRun{BondOptions: BondOptions{Rounds: 2, Full: full, Length: BondLength, Only: []string{"equal-2x8", "equal-8x8", "unequal-8+16"}}}
 		got := map[string]int{}
 		for _, u := range r.units() {
@@ -284,8 +284,24 @@ func TestALinkAloneIsMeasuredOnceForAllCasesAndInBothDirections(t *testing.T) {
 				got[u.links[0].String()+" "+u.direction()]++
 			}
 		}
-		if diff := cmp.Diff(map[string]int{"8/20 out": want, "8/20 in": want, "16/20 out": want, "16/20 in": want}, got); diff != "" {
+		if diff := cmp.Diff(map[string]int{"8/20 out": 1, "8/20 in": 1, "16/20 out": 1, "16/20 in": 1}, got); diff != "" {
 			t.Error(full, diff)
+		}
+	}
+}
+
+func TestInFullABondIsMeasuredInEachRunOfEachCase(t *testing.T) {
+	const runs = 3
+	r := &bondRun{BondOptions: BondOptions{Rounds: runs, Full: true, Length: BondLength}}
+	got := map[string]int{}
+	for _, u := range r.units() {
+		if u.subject == bonded {
+			got[u.c.name] |= 1 << u.round
+		}
+	}
+	for _, c := range bondCases {
+		if c.name != "fast" && got[c.name] != 1<<1|1<<2|1<<3 { // which has no units
+			t.Errorf("%s is measured in runs %b of %d", c.name, got[c.name]>>1, runs)
 		}
 	}
 }
