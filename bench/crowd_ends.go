@@ -23,7 +23,7 @@ import (
 // The far ends of crowds are machines of their own in the world, and only hubs are to be measured. So all of them are one socket and one
 // thread, in a process of its own, which does the least that a far end must: it opens and seals under the session of each, and
 // answers. Packets cost it the same whether they are of one end or of fifty: it reads as many at once, and has no queue, no device
-// and no thread for each of them. Told apart they are by their addresses, which are the socket's all the same: the hub sends to
+// and no thread for each of them. They never wait (see awakeConn). Told apart they are by their addresses, which are the socket's all the same: the hub sends to
 // fifty addresses, and gets packets from fifty.
 
 // crowdAt is the underlay address of a peer, by its number.
@@ -44,7 +44,8 @@ type crowdMeet struct {
 
 // CrowdEnds are that many far ends, for hubs that are told of them by what is written, and tell of themselves by what is read, a line each. They
 // end when there is no more to read.
-func CrowdEnds(ctx context.Context, ends int, from io.Reader, to io.Writer) error {
+// Awake has them never wait, where they have a core alone.
+func CrowdEnds(ctx context.Context, ends int, awake bool, from io.Reader, to io.Writer) error {
 	conns, err := host.UDPListen("udp4", "0.0.0.0:0", 1)
 	if err != nil {
 		return err
@@ -54,6 +55,9 @@ func CrowdEnds(ctx context.Context, ends int, from io.Reader, to io.Writer) erro
 	if err != nil {
 		conns[0].Close()
 		return err
+	}
+	if awake {
+		conn = &awakeConn{DatagramConn: conn}
 	}
 	defer conn.Close()
 	const receive, send = 7 << 20, 1 << 20 // as the engine's
@@ -236,6 +240,10 @@ func (x *crowdEnds) packet(end *crowdEnd, p *crowdPacket) {
 		return
 	}
 	answer.payload = crowdPiece
+	// A far end that is a machine begins a burst with a packet and not in the midst of one: the last that finds room goes whole.
+	if whole := crowdPieces * (wireguard.Padded(crowdHeader+crowdPiece, len(x.plain)) + wireguard.Overhead); cap(x.place)-len(x.place) < whole {
+		x.flush()
+	}
 	for i := range crowdPieces {
 		answer.seq = p.ack + uint32(i)*crowdPiece
 		x.send(end, &answer)
@@ -259,7 +267,7 @@ func (x *crowdEnds) send(end *crowdEnd, p *crowdPacket) {
 func startCrowdEnds(ctx context.Context, binary string, ends, core int) (to io.WriteCloser, from io.Reader, wait func() error, err error) {
 	args := []string{binary, "bench", "crowd-ends", "--ends", strconv.Itoa(ends)}
 	if core >= 0 {
-		args = append([]string{"taskset", "--cpu-list", strconv.Itoa(core)}, args...)
+		args = append([]string{"taskset", "--cpu-list", strconv.Itoa(core)}, append(args, "--awake")...)
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -281,7 +289,7 @@ func inCrowd(ctx context.Context, ends int) (to io.WriteCloser, from io.Reader, 
 	from, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := CrowdEnds(ctx, ends, r, w)
+		err := CrowdEnds(ctx, ends, false, r, w)
 		w.CloseWithError(err)
 		r.CloseWithError(err)
 		ended <- err

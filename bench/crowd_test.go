@@ -2,11 +2,14 @@ package bench
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
 	"testing"
 	"time"
 
 	"weft/engine"
 	"weft/engine/segment"
+	"weft/key"
 )
 
 func TestEveryActivePeerOfACrowdGetsItsFlowAndGivesIt(t *testing.T) {
@@ -21,6 +24,25 @@ func TestEveryActivePeerOfACrowdGetsItsFlowAndGivesIt(t *testing.T) {
 	}
 	if got.Configured <= 0 || got.Session <= 0 {
 		t.Errorf("a crowd gave %+v", got)
+	}
+}
+
+// A reader that never waits could not be ended by what ends one that does.
+func TestFarEndsThatNeverWaitEnd(t *testing.T) {
+	from, to := io.Pipe()
+	hello, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- CrowdEnds(t.Context(), 1, true, from, w) }()
+	var said crowdHello
+	if err := json.NewDecoder(hello).Decode(&said); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewEncoder(to).Encode(crowdMeet{Hubs: []key.NodePublic{key.NewPrivate[key.Node]().Public()}}); err != nil {
+		t.Fatal(err)
+	}
+	to.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

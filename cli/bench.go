@@ -174,10 +174,14 @@ func (a *app) benchCrowdCommand() *cobra.Command {
 // benchCrowdEndsCommand is what the crowd starts for its far ends: it is not for people.
 func (a *app) benchCrowdEndsCommand() *cobra.Command {
 	var ends int
+	var awake bool
 	c := &cobra.Command{
 		Use: "crowd-ends", Short: "The far ends of an engine with many peers", Hidden: true, Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return bench.CrowdEnds(c.Context(), ends, a.in, a.out) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return bench.CrowdEnds(c.Context(), ends, awake, a.in, a.out)
+		},
 	}
 	c.Flags().IntVar(&ends, "ends", 1, "how many")
+	c.Flags().BoolVar(&awake, "awake", false, "they never wait: for ends that have a core alone")
 	return c
 }
