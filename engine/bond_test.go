@@ -413,6 +413,27 @@ func TestAFarWaySaysItsNumberBeforeAnybodyWaitsForIt(t *testing.T) {
 	}
 }
 
+// Packets lie in their socket, for a share of the shortest round trip, only where that is known to be long.
+func TestOnlyWhatComesFromFarAwayMayLie(t *testing.T) {
+	a, b, d := manyWays(t, BondAggregate, 0)
+	bonds(t, a, b, 0)
+	p := a.Engine.peer(b.id)
+	if got := p.collects(); got != 0 {
+		t.Errorf("where no round trip is known: %v", got)
+	}
+	for _, c := range []struct{ one, other, want time.Duration }{
+		{16 * time.Millisecond, 160 * time.Millisecond, time.Millisecond},
+		{160 * time.Millisecond, 320 * time.Microsecond, 20 * time.Microsecond},
+		{160 * time.Millisecond, 0, 0},
+	} {
+		a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr()), RTT: c.one},
+			{Via: weft.DirectVia(0, addrPortOf(d.c)), RTT: c.other}}})
+		eventually(t, "what comes may lie for a share", func() bool { return p.collects() == c.want })
+	}
+	a.SetBond(b.id, Bond{})
+	eventually(t, "without a bond nothing lies", func() bool { return p.collects() == 0 })
+}
+
 func TestWithOneWayThereIsNoBond(t *testing.T) {
 	a, b := talking(t)
 	a.SetBond(b.id, Bond{Mode: BondAggregate, Ways: []BondWay{{Via: weft.DirectVia(0, b.addr())}}})

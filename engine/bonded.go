@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -41,6 +42,7 @@ type bonded struct {
 	on   atomic.Bool // the peer puts in order what comes: packets may go by several ways
 
 	rules atomic.Pointer[[]BondRule]
+	near  atomic.Int64 // the least round trip of its ways, in nanoseconds; 0: one is not known
 	limit atomic.Int32 // the longest inner packet that all ways take, in bytes; 0: as long as the device's
 
 	mu      sync.Mutex
@@ -151,6 +153,7 @@ func (b *bonded) set(conf Bond, ways []*way) {
 		}
 	}
 	b.limit.Store(limit)
+	b.near.Store(int64(slices.MinFunc(conf.Ways, func(x, y BondWay) int { return cmp.Compare(x.RTT, y.RTT) }).RTT))
 	b.send.SetPaths(now, paths)
 	b.offerAt = min(b.offerAt, now) // new ways are to be named
 	b.collect(now)

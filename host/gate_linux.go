@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,12 @@ func newGate(fd int) (*gate, error) {
 
 // LetOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
 func LetOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// doze sleeps for so short a time that the runtime's scheduler need not know: to tell it costs more than to sleep. A signal ends it.
+func doze(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+}
 
 // until calls f, which must not block, until it is true, and waits for events (POLLIN, POLLOUT) between.
 func (g *gate) until(events int16, f func(fd uintptr) bool) error {

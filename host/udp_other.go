@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 )
 
 // UDPListen opens a socket; here several do not share a port.
@@ -46,6 +47,9 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 	r.reads[0] = UDPRead{Data: r.memory[:n:n], Segment: n, From: from}
 	return r.reads[:], nil
 }
+
+// Collect does nothing: messages are read one by one.
+func (r *UDPReader) Collect(time.Duration) {}
 
 // Close does nothing: the buffer goes with the reader.
 func (r *UDPReader) Close() {}

@@ -31,6 +31,8 @@ type UDPReader struct {
 	at     int64 // when they were read, in nanoseconds of Unix time
 
 	patience Patience
+	collect  time.Duration // how long what comes may lie, to be read with what follows it; 0: no longer than it takes to wake up
+	found    time.Time     // when something was read last, while there is such a time
 
 	messages [UDPBatch]mmsghdr
 	iovs     [UDPBatch]unix.Iovec
@@ -108,13 +110,28 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 	}
 }
 
+// Collect has messages that follow each other closely lie for so long, of which a wake-up then takes several: each costs as much as
+// some messages do. One that comes after a pause of twice that time is read at once. Zero, which it is before the first call, ends it.
+func (r *UDPReader) Collect(d time.Duration) { r.collect = d }
+
+// dense reports whether the next message is likely to come while messages may lie.
+func (r *UDPReader) dense() bool { return r.collect > 0 && time.Since(r.found) < 2*r.collect }
+
 func (r *UDPReader) attempt(fd uintptr) bool {
+	dozed := false
 	for again := 0; ; again++ {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
-			if again >= r.patience.Looks() {
+			switch {
+			case again == 0 && r.dense():
+				dozed = true
+				doze(r.collect)
+				continue
+			case dozed:
+				return false
+			case again >= r.patience.Looks():
 				r.patience.Missed()
 				return false
 			}
@@ -123,8 +140,11 @@ func (r *UDPReader) attempt(fd uintptr) bool {
 			r.errno = errno
 			return true
 		default:
-			if again > 0 {
+			if again > 0 && !dozed {
 				r.patience.Found()
+			}
+			if r.collect > 0 {
+				r.found = time.Now()
 			}
 			r.n = int(n)
 			return true

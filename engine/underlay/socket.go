@@ -104,7 +104,7 @@ func (s *Sockets) heavy(x *socket) {
 		reads, err := reader.Read()
 		if err == nil {
 			x.working.Store(true)
-			s.cfg.Receive(x.link.ID, reads)
+			reader.Collect(s.cfg.Receive(x.link.ID, reads))
 			x.working.Store(false)
 			continue
 		}

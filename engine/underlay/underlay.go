@@ -34,6 +34,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"weft"
 	"weft/host"
@@ -69,8 +70,9 @@ type Config struct {
 	AnyPortIfTaken bool   // take any where Port is in use by another program
 	Shards         int    // sockets of each family and link, for as many readers; 0: half the processors, at most 4
 	// Receive gets what comes to a link, in the goroutine of the socket: several at once. What reads point to is valid
-	// during the call, and its to change. It must not call Close.
-	Receive func(link weft.LinkID, reads []host.UDPRead)
+	// during the call, and its to change. It must not call Close. It returns for how long what comes next may lie in the socket, if it
+	// comes soon, so that one wake-up takes several: host.UDPReader.Collect.
+	Receive func(link weft.LinkID, reads []host.UDPRead) (collect time.Duration)
 	Logger  *slog.Logger // nil: none
 }
 

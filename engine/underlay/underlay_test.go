@@ -35,7 +35,7 @@ type recorder struct {
 
 func newRecorder() *recorder { return &recorder{wake: make(chan struct{}, 1)} }
 
-func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) {
+func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
@@ -50,6 +50,7 @@ func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) {
 	case r.wake <- struct{}{}:
 	default:
 	}
+	return 0
 }
 
 // take waits until n datagrams have come, and takes them.
@@ -196,11 +197,12 @@ func TestWhatManySendersSendIsReceivedByAllReaders(t *testing.T) {
 func TestReadsSayForHowLongTheyLayOnceItIsAsked(t *testing.T) {
 	const nap = 50 * time.Millisecond
 	lay := make(chan time.Duration, 16)
-	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) {
+	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) time.Duration {
 		for i := range reads {
 			lay <- reads[i].Unread
 		}
 		time.Sleep(nap) // what comes now lies
+		return 0
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +291,7 @@ func TestNothingIsReceivedBeforeTheStart(t *testing.T) {
 
 func TestAPortThatIsTakenIsSaidSo(t *testing.T) {
 	s, _ := open(t, Config{Shards: 2})
-	_, err := Open(Config{Port: s.Port(), Receive: func(weft.LinkID, []host.UDPRead) {}})
+	_, err := Open(Config{Port: s.Port(), Receive: func(weft.LinkID, []host.UDPRead) time.Duration { return 0 }})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "is in use by another program: stop that one or choose another port") {
 		t.Errorf("opening it twice: %v", err)
 	}
@@ -303,7 +305,7 @@ func TestAPortThatIsTakenIsSaidSo(t *testing.T) {
 		t.Skipf("no IPv6 here: %v", err)
 	}
 	defer six.Close()
-	if _, err := Open(Config{Port: six.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Receive: func(weft.LinkID, []host.UDPRead) {}}); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := Open(Config{Port: six.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Receive: func(weft.LinkID, []host.UDPRead) time.Duration { return 0 }}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a port that is taken in IPv6: %v", err)
 	}
 }
@@ -331,7 +333,7 @@ func TestADestinationIsTheSameEachTimeAndTheyAreBounded(t *testing.T) {
 
 func TestNothingIsAllocatedPerPacket(t *testing.T) {
 	calls := make(chan int, 1)
-	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) { calls <- len(reads) }})
+	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) time.Duration { calls <- len(reads); return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
