@@ -48,7 +48,7 @@
 // No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
 //
 // Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_feedback.go (what came), sender_log.go (what was sent),
-// sender_path.go and estimate.go (a path, what is measured of it), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return),
+// sender_path.go and estimate.go (a path, what is measured of it), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return), timers.go (when no word comes),
 // control.go, bbr.go, cubic.go, reno.go; receiver*.go and feedback.go.
 package bond
 
