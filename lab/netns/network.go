@@ -99,7 +99,9 @@ func (n *Network) raise() error {
 		return err
 	}
 	lines := []string{
-		"link add " + lanLink + " type bridge forward_delay 0",
+		// A bridge without a MAC of its own has the lowest of its ports', which are random: with the next host it may be another,
+		// and who knows the gateway by the last one reaches nobody through it until the kernel asks again, after half a minute.
+		"link add " + lanLink + " address " + macOf(0x67, n.Gateway()).String() + " type bridge forward_delay 0",
 		"addr add " + within(n.prefix4, n.Gateway()).String() + " dev " + lanLink,
 		"link set " + lanLink + " up",
 	}
