@@ -117,7 +117,9 @@ const readyMost = 64
 type plugged struct {
 	owner   *patchbay
 	station station
-	fds     [2]int // by router.Leg
+	fds     [2]int    // by router.Leg
+	next    time.Time // when it wants to be polled; zero: never
+	asked   bool      // since then something has happened to it, and it may want to be earlier
 }
 
 // An end is one of a station's devices.
@@ -195,7 +197,7 @@ func (l *loop) do(f func()) {
 // add runs a station between two devices, whose descriptors are the patchbay's from now on.
 func (b *patchbay) add(s station, fds [2]int) (err error) {
 	closed := b.do(func() {
-		p := &plugged{b, s, fds}
+		p := &plugged{owner: b, station: s, fds: fds}
 		for leg, fd := range fds {
 			b.loop.byFD[int32(fd)] = end{p, router.Leg(leg)}
 			err = errors.Join(err, b.loop.listen(fd))
@@ -294,11 +296,14 @@ func processors(more int) {
 
 var scheduler sync.Mutex
 
-// poll lets every station do what is due, and says when the next one wants to.
+// poll lets stations do what is due, and says when the next one wants to.
 func (l *loop) poll(now time.Time) (next time.Time) {
 	for _, p := range l.plugged {
-		if at := p.station.Poll(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
+		if p.asked || !p.next.IsZero() && !p.next.After(now) {
+			p.next, p.asked = p.station.Poll(now), false
+		}
+		if !p.next.IsZero() && (next.IsZero() || p.next.Before(next)) {
+			next = p.next
 		}
 	}
 	return next
@@ -335,6 +340,7 @@ const longestWait = time.Minute
 // read takes what one device has.
 func (l *loop) read(x end) {
 	now := time.Now()
+	x.asked = true
 	for range readBurst {
 		n, err := unix.Read(x.fds[x.leg], l.buf[:])
 		if err != nil {
@@ -354,5 +360,8 @@ func (l *loop) runJobs() {
 	l.mu.Unlock()
 	for _, job := range jobs {
 		job()
+	}
+	for _, p := range l.plugged { // whosever they were
+		p.asked = true
 	}
 }
