@@ -172,22 +172,24 @@ func (w *bondWorld) addLeg(ctx context.Context) error {
 	}
 	leg := bondLeg{name: fmt.Sprintf("eth%d", i), router: r}
 	if i == 0 {
-		if w.a, err = r.AddHost("a"); err != nil {
+		if w.a, err = r.AddHost("a", netns.Alone()); err != nil {
 			return err
 		}
 		leg.addr = w.a.Addr()
 	} else {
 		inside := r.Inside().Prefix()
 		leg.addr = inside.Masked().Addr().Next().Next() // the first is the gateway's
-		port := fmt.Sprintf("leg%d", i)
-		if err := ipBatch(ctx, w.a, "link add "+leg.name+" type veth peer name "+port+" netns "+r.Namespace(),
-			"link set "+leg.name+" addrgenmode none up",
+		if err := r.LeadInto(w.a, leg.name); err != nil {
+			return err
+		}
+		if err := ipBatch(ctx, w.a, "link set "+leg.name+" up",
 			"addr add "+netip.PrefixFrom(leg.addr, inside.Bits()).String()+" dev "+leg.name); err != nil {
 			return err
 		}
-		if err := ipBatch(ctx, r.Host, "link set "+port+" addrgenmode none master lan up"); err != nil {
-			return err
-		}
+	}
+	// So the laboratory's gateway need not forward each packet.
+	if err := ipBatch(ctx, w.b, "route add "+r.Inside().Prefix().Masked().String()+" via "+r.Addr().String()); err != nil {
+		return err
 	}
 	w.legs = append(w.legs, leg)
 	if err := ipBatch(ctx, w.a, fmt.Sprintf("rule add from %s lookup %d", leg.addr, tableOf(i))); err != nil || i == 0 {

@@ -26,16 +26,21 @@ type gauge struct {
 	next      uint64
 }
 
-// gauges are one link of each kind: a leg's line, whose rate is tbf's, and a router's way outside, whose rate is the wire's own.
+// gauges are one link of each kind: a leg's line, whose rate is tbf's, and a router's way outside, whose rate is the wire's own, with a
+// switch behind the router or with one host only.
 func gauges(t *testing.T) map[string]*gauge {
 	a, b, legs := offices(t, vnet.LinkConfig{})
 	near, far := legs[0][0], legs[0][1]
 	r := must(a.lab.AddNATRouter("gw", vnet.NATConfig{Mapping: weft.NoNAT}, WithLink(vnet.LinkConfig{})))(t)
 	pc := must(r.AddHost("pc"))(t)
+	r1 := must(a.lab.AddNATRouter("gw1", vnet.NATConfig{Mapping: weft.NoNAT}, WithLink(vnet.LinkConfig{})))(t)
+	alone := must(r1.AddHost("alone", Alone()))(t)
+	c := must(a.lab.AddHost("c"))(t)
 	list := map[string]*gauge{
 		"a leg": {near: a, far: b, to: at(far.Addr(), stampPort), out: newStamps(t, a, near.Name()), in: newStamps(t, b, far.Name()),
 			set: func(l vnet.LinkConfig) error { return near.SetLinks(l, l) }},
 		"a router": {near: pc, far: b, to: at(b.Addr(), stampPort), out: newStamps(t, pc, "eth0"), in: newStamps(t, b, "eth0"), set: r.SetLink},
+		"a router with one host": {near: alone, far: c, to: at(c.Addr(), stampPort), out: newStamps(t, alone, "eth0"), in: newStamps(t, c, "eth0"), set: r1.SetLink},
 	}
 	for _, g := range list {
 		g.t = t

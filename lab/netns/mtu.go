@@ -15,6 +15,9 @@ func (n *Network) SetMTU(bytes int) error {
 		if h.cable != nil {
 			return fmt.Errorf("the link of %s is a cable of the laboratory's own, whose packets are of at most 1500 bytes", h.Name)
 		}
+		if h.isAlone() {
+			return fmt.Errorf("the link of %s is a router of the laboratory's own, whose packets are of at most 1500 bytes", h.Name)
+		}
 		lines = append(lines, "link set "+h.peer+mtu)
 		if err := batch(h.namespace, "link set "+h.link+mtu); err != nil {
 			return err

@@ -63,6 +63,7 @@ type hostConfig struct {
 	pool  int
 	hops  uint8
 	first bool                // of a lan's addresses
+	alone bool                // behind a router of the laboratory's own
 	link  *[2]vnet.LinkConfig // on the way out, on the way in
 	// Of further legs, as link:
 	line   *[2]vnet.LinkConfig
@@ -158,6 +159,9 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.router != nil && n.router.user != nil && n.router.user.alone != nil {
+		return fmt.Errorf("%s has the router for itself", n.router.user.alone.Name)
+	}
 	number, addrs, err := n.reserve(config)
 	if err != nil {
 		return err
@@ -178,9 +182,18 @@ func (h *Host) plug(n *Network, config hostConfig) error {
 		// Not even a link-local address: a host without IPv6 must not find one to offer.
 		lines = append([]string{"link set " + h.link + " addrgenmode none"}, lines...)
 	}
-	if config.link != nil {
+	switch {
+	case config.link != nil && config.alone:
+		err = errors.New("a host that is alone has no link of its own: give its router one")
+	case config.link != nil:
 		err = h.lay(config.link[0], config.link[1])
-	} else {
+	case config.alone && len(n.hosts) > 1:
+		err = errors.New("it would not be alone")
+	case config.alone:
+		if err = n.handOver(h, h.link); err == nil {
+			return batch(h.namespace, lines...)
+		}
+	default:
 		lines = append([]string{"link add " + h.link + " type veth peer name " + h.peer + " netns " + n.gateway}, lines...)
 		if n.single {
 			lines = append(lines, "link set "+h.link+" gso_max_segs 1")
@@ -243,6 +256,9 @@ func (h *Host) unplug() error {
 	if h.cable != nil {
 		return h.cable.remove()
 	}
+	if h.isAlone() {
+		return errors.New("its interface is its router's device")
+	}
 	return batch(h.namespace, "link del "+h.link)
 }
 
@@ -268,11 +284,19 @@ func (h *Host) SetUp(up bool) error {
 	if h.cable != nil {
 		return h.cable.setUp(up)
 	}
+	if h.isAlone() {
+		return h.on.router.user.carrier(up)
+	}
 	state := " down"
 	if up {
 		state = " up"
 	}
 	return batch(h.on.gateway, "link set "+h.peer+state)
+}
+
+// isAlone reports whether the host's first interface is its router's inner device.
+func (h *Host) isAlone() bool {
+	return h.on.router != nil && h.on.router.user != nil && h.on.router.user.alone == h
 }
 
 // SetResolvConf replaces the /etc/resolv.conf that programs started in the host from now on see.
