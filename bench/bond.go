@@ -194,13 +194,21 @@ func (r *bondRun) batch(ctx context.Context, which string, units []*bondUnit) er
 	}
 	runs, errs := make([]*BondRun, len(units)), make([]error, len(units))
 	var wg sync.WaitGroup
-	prepared := time.Now()
+	before, _, err := busyTime()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
 	for i, u := range units {
 		wg.Go(func() { errs[i] = r.worlds[i].prepare(ctx, u) })
 	}
 	wg.Wait()
-	if took := time.Since(prepared); took > slowStart {
-		r.say("batch %s took %.0f s to prepare: the machine is busy with other things", which, took.Seconds())
+	if took := time.Since(began); took > slowStart {
+		busy, err := busySince(before, began)
+		if err != nil {
+			return err
+		}
+		r.say("batch %s took %.0f s to prepare, with the processors %.0f %% busy", which, took.Seconds(), busy*100)
 	}
 	// Worlds that are not part of this batch are at rest, too.
 	for _, w := range r.worlds[len(units):] {
@@ -211,25 +219,23 @@ func (r *bondRun) batch(ctx context.Context, which string, units []*bondUnit) er
 	if err := pause(ctx, time.Second); err != nil {
 		return err
 	}
-	before, _, err := busyTime()
-	if err != nil {
+	if before, _, err = busyTime(); err != nil {
 		return err
 	}
-	began := time.Now()
+	began = time.Now()
 	for i, u := range units {
 		if errs[i] == nil {
 			wg.Go(func() { runs[i], errs[i] = r.worlds[i].run(ctx, u) })
 		}
 	}
 	wg.Wait()
-	after, _, err := busyTime()
+	busy, err := busySince(before, began)
 	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	busy := (after - before).Seconds() / time.Since(began).Seconds() / float64(runtime.NumCPU())
 	for i, u := range units {
 		x := runs[i]
 		if x == nil {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,12 @@ func busyTime() (busy, nice time.Duration, err error) {
 		return 0, 0, err
 	}
 	return parseBusy(string(b))
+}
+
+// busySince is the share of all processors that was busy since a time, at which busyTime gave this much: 0 to 1.
+func busySince(before time.Duration, began time.Time) (float64, error) {
+	after, _, err := busyTime()
+	return (after - before).Seconds() / time.Since(began).Seconds() / float64(runtime.NumCPU()), err
 }
 
 // parseBusy adds up the first line of /proc/stat but for idle, iowait, steal (another machine's) and guest, which is
