@@ -219,7 +219,7 @@ func (c *control) message(now time.Time, m *message) {
 	if loaded {
 		c.load.publish(c.dev.CookieSecret(now))
 	}
-	if err := c.dev.Handle(now, m.sender(), m.b[:m.n], loaded, &c.out); err != nil {
+	if err := c.dev.Handle(now, m.sender(m.from), m.b[:m.n], loaded, &c.out); err != nil {
 		c.e.log.Debug("a handshake message was not taken", "error", err)
 	}
 	c.act(now, m)
@@ -233,12 +233,13 @@ func relayedFrom(id weft.NodeID) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(ip), 0)
 }
 
-// sender is the address that cookies are bound to.
-func (m *message) sender() netip.AddrPort {
-	if !m.from.IsValid() {
-		return relayedFrom(m.peer.id)
+// sender is the address that cookies are bound to and handshakes limited by, of what came from an underlay address, or from none
+// through a relay.
+func (s source) sender(from netip.AddrPort) netip.AddrPort {
+	if !from.IsValid() {
+		return relayedFrom(s.peer.id)
 	}
-	return m.from
+	return from
 }
 
 // act does what the device wants done. M is what it answers, if it does.

@@ -52,6 +52,39 @@ func (l *load) publish(secret wireguard.Key) {
 	}
 }
 
+// handshake passes a handshake message to the control goroutine, if it is one and meant for us.
+func (o *opener) handshake(b []byte) {
+	from, load := o.run.sender(o.run.from), &o.e.control.load
+	if load.refuses(o.now, from, b) || !o.sieve.Valid(b) {
+		o.e.drops.strange.Add(1)
+		return
+	}
+	o.run.packets++
+	o.run.bytes += uint64(len(b))
+	if !load.admits(o.now, o.sieve, from, b) {
+		o.e.drops.strange.Add(1)
+		return
+	}
+	m := message{source: o.run.source, link: o.run.link, from: o.run.from, n: len(b)}
+	copy(m.b[:], b)
+	o.e.control.hand(&m)
+}
+
+// refuses reports whether a message would not be admitted whatever its first MAC is, as most of a flood: to make that costs far
+// more than all else that is done for it. It takes nothing of a share, which would be the share of whoever has the address.
+func (l *load) refuses(now int64, from netip.AddrPort, msg []byte) bool {
+	reply := len(msg) == wireguard.CookieReplySize
+	if !reply && !l.is(now) {
+		return false
+	}
+	i := l.bucket(from)
+	if !l.unproven.spent(i, now) || !reply && wireguard.HasMAC2(msg) && !l.proven.spent(i, now) {
+		return false
+	}
+	l.hold(now, reply)
+	return true
+}
+
 // admits reports whether a valid message is to be looked at. Cookie replies, which anybody can make up and few expect,
 // are always limited.
 func (l *load) admits(now int64, sieve *wireguard.Sieve, from netip.AddrPort, msg []byte) bool {
@@ -66,10 +99,15 @@ func (l *load) admits(now int64, sieve *wireguard.Sieve, from netip.AddrPort, ms
 	if b.take(l.bucket(from), now) {
 		return true
 	}
+	l.hold(now, reply)
+	return false
+}
+
+// hold counts a message that is held back; replies are no load.
+func (l *load) hold(now int64, reply bool) {
 	if !reply && l.held.Add(1) >= heldMost {
 		l.set(now)
 	}
-	return false
 }
 
 // bucket is that of an address: an IPv4 address, or an IPv6 /64.
@@ -94,3 +132,6 @@ func (b *buckets) take(i int, now int64) bool {
 		}
 	}
 }
+
+// spent reports whether a bucket is used up.
+func (b *buckets) spent(i int, now int64) bool { return b[i].Load() > now+bucketBurst }

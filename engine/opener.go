@@ -179,23 +179,6 @@ func (o *opener) packet(b []byte) {
 	o.open(s, counter, b)
 }
 
-// handshake passes a handshake message to the control goroutine, if it is one and meant for us.
-func (o *opener) handshake(b []byte) {
-	if !o.sieve.Valid(b) {
-		o.e.drops.strange.Add(1)
-		return
-	}
-	o.run.packets++
-	o.run.bytes += uint64(len(b))
-	m := message{source: o.run.source, link: o.run.link, from: o.run.from, n: len(b)}
-	if !o.e.control.load.admits(o.now, o.sieve, m.sender(), b) {
-		o.e.drops.strange.Add(1)
-		return
-	}
-	copy(m.b[:], b)
-	o.e.control.hand(&m)
-}
-
 // open opens a transport message and puts what was in it where the device gets it from.
 func (o *opener) open(s *session, counter uint64, b []byte) {
 	if o.now >= s.until || !s.window.Check(counter) {

@@ -81,12 +81,28 @@ func (m *macs) take(now time.Time, msg []byte) bool {
 	return true
 }
 
+// A cookies makes the cookies of addresses, which are their MACs under a secret, without allocating.
+type cookies struct {
+	*mac
+	secret  Key
+	address [16 + 2]byte // and port
+}
+
+func newCookies(secret Key) *cookies { return &cookies{mac: newMAC(secret[:]), secret: secret} }
+
+// to is the cookie of an address.
+func (c *cookies) to(from netip.AddrPort) [macSize]byte {
+	ip := from.Addr().As16()
+	copy(c.address[:], ip[:])
+	binary.BigEndian.PutUint16(c.address[len(ip):], from.Port())
+	return c.of(c.address[:])
+}
+
 // A guard checks the MACs of messages to us.
 type guard struct {
 	first     *mac
 	cookieKey Key
-	secret    *mac // cookies are MACs of addresses under it
-	secretKey Key
+	cookies   *cookies
 	secretAt  time.Time
 	limited   map[netip.Addr]bucket
 	swept     time.Time
@@ -107,45 +123,33 @@ func newGuard(public *Key) guard {
 
 // proven checks MAC2: whether who sent the message receives at the address that it came from.
 func (g *guard) proven(now time.Time, rand func([]byte), msg []byte, from netip.AddrPort) bool {
-	cookie := g.cookieFor(now, rand, from)
-	return carries(cookie, msg)
+	g.renew(now, rand)
+	return g.cookies.carried(msg, from)
 }
 
-// carries checks MAC2 of a message by the cookie of its sender's address.
-func carries(cookie [macSize]byte, msg []byte) bool {
-	at := len(msg) - macSize
-	if [macSize]byte(msg[at:]) == ([macSize]byte{}) {
-		return false // who has no cookie yet says so
+// carried checks MAC2 of a message by the cookie of its sender's address.
+func (c *cookies) carried(msg []byte, from netip.AddrPort) bool {
+	if !HasMAC2(msg) {
+		return false
 	}
+	cookie, at := c.to(from), len(msg)-macSize
 	want := newMAC(cookie[:]).of(msg[:at])
 	return subtle.ConstantTimeCompare(want[:], msg[at:]) == 1
 }
 
-// cookieOf is the cookie of an address under a secret.
-func cookieOf(secret *mac, from netip.AddrPort) [macSize]byte {
-	ip := from.Addr().As16()
-	return secret.of(binary.BigEndian.AppendUint16(ip[:], from.Port()))
-}
-
-// cookieFor is the cookie of an address now. The secret behind it is renewed every CookieRefreshTime, with which
-// older cookies end.
-func (g *guard) cookieFor(now time.Time, rand func([]byte), from netip.AddrPort) [macSize]byte {
-	g.renew(now, rand)
-	return cookieOf(g.secret, from)
-}
-
-// renew makes another secret in its time.
+// renew makes another secret every CookieRefreshTime, with which older cookies end.
 func (g *guard) renew(now time.Time, rand func([]byte)) {
-	if g.secret == nil || now.Sub(g.secretAt) >= CookieRefreshTime {
-		rand(g.secretKey[:])
-		g.secret, g.secretAt = newMAC(g.secretKey[:]), now
+	if g.cookies == nil || now.Sub(g.secretAt) >= CookieRefreshTime {
+		var secret Key
+		rand(secret[:])
+		g.cookies, g.secretAt = newCookies(secret), now
 	}
 }
 
 // CookieSecret is what cookies are made with now, for [Sieve.Proven]: it changes every CookieRefreshTime.
 func (d *Device) CookieSecret(now time.Time) Key {
 	d.guard.renew(now, d.rand)
-	return d.guard.secretKey
+	return d.guard.cookies.secret
 }
 
 // reply appends a cookie reply to a message.
@@ -156,8 +160,8 @@ func (g *guard) reply(now time.Time, rand func([]byte), dst, msg []byte, from ne
 	rand(nonce[:])
 	dst = append(dst, nonce[:]...)
 	a, _ := chacha20poly1305.NewX(g.cookieKey[:])
-	cookie := g.cookieFor(now, rand, from)
-	at := len(msg) - 2*macSize
+	g.renew(now, rand)
+	cookie, at := g.cookies.to(from), len(msg)-2*macSize
 	return a.Seal(dst, nonce[:], cookie[:], msg[at:at+macSize])
 }
 

@@ -9,9 +9,8 @@ import (
 // has one of its own, so that a flood without our public key never reaches the goroutine that owns the Device. Make it
 // with [NewSieve]; one goroutine at a time may use it.
 type Sieve struct {
-	first     *mac
-	secret    *mac // under secretKey
-	secretKey Key
+	first   *mac
+	cookies *cookies // nil until the first message that has one
 }
 
 // NewSieve makes a Sieve for messages to a public key.
@@ -31,13 +30,19 @@ func (s *Sieve) Valid(msg []byte) bool {
 // Proven reports whether a valid initiation or response carries a cookie of its sender's address (section 5.4.7) that was
 // made with a Device's secret: so that under load what is proven need not wait behind what is not.
 func (s *Sieve) Proven(secret *Key, msg []byte, from netip.AddrPort) bool {
-	if len(msg) < ResponseSize {
+	if !HasMAC2(msg) {
 		return false
 	}
-	if s.secret == nil || s.secretKey != *secret {
-		s.secret, s.secretKey = newMAC(secret[:]), *secret
+	if s.cookies == nil || s.cookies.secret != *secret {
+		s.cookies = newCookies(*secret)
 	}
-	return carries(cookieOf(s.secret, from), msg)
+	return s.cookies.carried(msg, from)
+}
+
+// HasMAC2 reports whether an initiation or a response has a second MAC (section 5.4.4), right or wrong: it is zeros where the
+// sender has no cookie. What is too short for either has none.
+func HasMAC2(msg []byte) bool {
+	return len(msg) >= ResponseSize && [macSize]byte(msg[len(msg)-macSize:]) != [macSize]byte{}
 }
 
 // kindOf is the type of a handshake message or cookie reply; it is false for what has another length than its type, or
