@@ -14,6 +14,7 @@ import (
 
 	"weft"
 	"weft/engine/segment"
+	"weft/host"
 	"weft/key"
 	"weft/wire"
 )
@@ -382,4 +383,13 @@ func counters(n *node, id weft.NodeID, via weft.Via) PathCounters {
 		}
 	}
 	return PathCounters{Via: via}
+}
+
+// receives has what came to the first socket worked on.
+func (e *Engine) receives(reads []host.UDPRead) {
+	o := e.opener()
+	o.begin()
+	o.messages(inbox{some: true}, reads)
+	o.end()
+	e.putOpener(o)
 }

@@ -41,7 +41,7 @@ func arrive(n *node, from netip.AddrPort, datagrams ...[]byte) {
 		d = append([]byte(nil), d...)
 		reads = append(reads, host.UDPRead{Data: d, Segment: len(d), From: from})
 	}
-	n.receive(0, reads)
+	n.receives(reads)
 }
 
 func TestABatchOfSeveralSourcesIsCountedToEach(t *testing.T) {
@@ -213,7 +213,7 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 				size = len(o.place) - at
 			}
 			reads[0] = host.UDPRead{Data: o.place, Segment: size, From: from}
-			b.receive(0, reads)
+			b.receives(reads)
 			for len(b.tun.in) > 0 {
 				<-b.tun.in
 			}
@@ -267,7 +267,7 @@ func FuzzWhatComesToTheSocket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, from uint8, segment uint16) {
 		addr := addrs[int(from)%len(addrs)]
 		before := n.Drops()
-		n.receive(0, []host.UDPRead{{Data: append([]byte(nil), b...), Segment: int(segment), From: addr}, {Data: transport(64, 9), Segment: 64, From: addr}})
+		n.receives([]host.UDPRead{{Data: append([]byte(nil), b...), Segment: int(segment), From: addr}, {Data: transport(64, 9), Segment: 64, From: addr}})
 		if n.Drops() == before {
 			t.Fatal("a message of no session is not counted")
 		}

@@ -125,7 +125,7 @@ func flooded(n *node, reads []host.UDPRead, msg []byte, port int) {
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), uint16(port+i))
 		reads[i] = host.UDPRead{Data: msg, Segment: len(msg), From: from}
 	}
-	n.Engine.receive(0, reads)
+	n.Engine.receives(reads)
 }
 
 func TestStrangersHaveNothingAllocated(t *testing.T) {

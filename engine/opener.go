@@ -9,6 +9,7 @@ import (
 	"weft/bond"
 	"weft/engine/fit"
 	"weft/engine/segment"
+	"weft/engine/underlay"
 	"weft/host"
 	"weft/wire"
 	"weft/wireguard"
@@ -29,6 +30,7 @@ type opener struct {
 	gate         gate
 	run          run
 	socket       inbox         // whose messages these are
+	near         time.Duration // for how long what comes of the session's peer may lie
 	collect      time.Duration // for how long the next may lie in it; negative: no peer is known yet that it is from
 	now          int64
 	unread       time.Duration // for how long what is read now lay in its socket
@@ -57,21 +59,28 @@ const (
 // openSpare is how much longer than a packet what is opened may be, in bytes: padding and tag.
 const openSpare = wireguard.PaddingMultiple + wireguard.TagSize
 
-// receive takes what came to the socket of a link. It is called from the goroutine of the socket.
-func (e *Engine) receive(link weft.LinkID, reads []host.UDPRead) (collect time.Duration) {
+// receive takes what came to sockets. It is called from the goroutine of one of them.
+func (e *Engine) receive(in *underlay.Incoming) {
 	o := e.opener()
-	o.collect = -1
 	o.begin()
-	o.socket = inbox{link: link, six: len(reads) > 0 && reads[0].From.Addr().Unmap().Is6(), some: true}
-	for i := range reads {
-		o.unread = reads[i].Unread
-		o.read(link, &reads[i])
+	for reads := in.Next(); len(reads) > 0; reads = in.Next() {
+		link, six := in.Link()
+		in.MayLie(o.messages(inbox{link, six, true}, reads))
 	}
 	o.end()
 	o.socket, o.unread = inbox{}, 0
-	collect = min(o.collect, collectMost)
 	e.putOpener(o)
-	if collect < collectLeast {
+}
+
+// messages takes what came to one socket, and tells for how long the next may lie in it.
+func (o *opener) messages(from inbox, reads []host.UDPRead) (collect time.Duration) {
+	o.now = o.e.now()
+	o.socket, o.collect = from, -1
+	for i := range reads {
+		o.unread = reads[i].Unread
+		o.read(from.link, &reads[i])
+	}
+	if collect = min(o.collect, collectMost); collect < collectLeast {
 		return 0
 	}
 	return collect
@@ -175,6 +184,9 @@ func (o *opener) packet(b []byte) {
 			return
 		}
 		o.hold(s)
+	}
+	if o.collect < 0 || o.near < o.collect {
+		o.collect = o.near
 	}
 	o.open(s, counter, b)
 }
@@ -399,9 +411,7 @@ func (o *opener) hold(s *session) {
 	if o.session = s; s != nil {
 		s.mu.Lock()
 		o.to = o.e.senderOf(s.peer)
-		if c := s.peer.collects(); o.collect < 0 || c < o.collect {
-			o.collect = c
-		}
+		o.near = s.peer.collects()
 		if r := s.peer.order.Load(); r != nil {
 			r.mu.Lock()
 			o.order = r

@@ -172,7 +172,7 @@ func TestNoTwoHaveASendersTurn(t *testing.T) {
 					counter, _ := s.take()
 					message := s.Seal(make([]byte, 0, len(p)+wireguard.Overhead), counter, p)
 					o.lately.Store(0) // it is idle, whatever it did
-					b.receive(0, []host.UDPRead{{Data: message, Segment: len(message), From: a.addr()}})
+					b.receives([]host.UDPRead{{Data: message, Segment: len(message), From: a.addr()}})
 				}
 			})
 		}

@@ -69,8 +69,8 @@ func newGate(fd int) (*gate, error) {
 // LetOthers gives other threads their turn. The runtime's own way would wake another thread to look for work.
 func LetOthers() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// doze sleeps for so short a time that the runtime's scheduler need not know: to tell it costs more than to sleep. A signal ends it.
-func doze(d time.Duration) {
+// Doze sleeps for so short a time that the runtime's scheduler need not know: to tell it costs more than to sleep. A signal ends it.
+func Doze(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -126,59 +125,4 @@ func resident(t *testing.T, b []byte) int {
 		n += int(x&1) * page
 	}
 	return n
-}
-
-func TestMessagesThatFollowEachOtherAreReadTogetherAndTheFirstAtOnce(t *testing.T) {
-	const collect, each = 20 * time.Millisecond, 2 * time.Millisecond
-	_, from := udpSocket(t, "udp4", "127.0.0.1:0")
-	_, to := udpSocket(t, "udp4", "127.0.0.1:0")
-	var dest UDPDest
-	from.SetDest(&dest, to.Local(), netip.Addr{})
-	w, r := NewUDPWriter(), NewUDPReader(to)
-	defer r.Close()
-	const messages = 200
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range messages {
-			w.Add(&dest, []byte("dense"), 0)
-			w.Flush()
-			time.Sleep(each)
-		}
-	}()
-	reads := 0
-	for left := messages; left > 0; reads++ {
-		got, err := r.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range got {
-			left -= len(m.Data) / max(1, m.Segment)
-		}
-		r.Collect(collect)
-	}
-	<-done
-	if most := messages / 2; reads > most {
-		t.Errorf("%d messages in %d reads, not in at most %d", messages, reads, most)
-	}
-	// One that comes after a pause is read before those have come that would lie with it.
-	least := time.Hour
-	for range 5 {
-		time.Sleep(3 * collect)
-		sent := make(chan time.Time, 1)
-		time.AfterFunc(each, func() {
-			now := time.Now()
-			w.Add(&dest, []byte("seldom"), 0)
-			w.Flush()
-			sent <- now
-		})
-		if _, err := r.Read(); err != nil {
-			t.Fatal(err)
-		}
-		came := time.Now()
-		least = min(least, came.Sub(<-sent))
-	}
-	if least > collect/2 {
-		t.Errorf("a message after a pause was read after %v at the least", least)
-	}
 }

@@ -48,8 +48,8 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 	return r.reads[:], nil
 }
 
-// Collect does nothing: messages are read one by one.
-func (r *UDPReader) Collect(time.Duration) {}
+// TryRead fails: who reads here waits.
+func (r *UDPReader) TryRead() ([]UDPRead, error) { return nil, errors.ErrUnsupported }
 
 // Close does nothing: the buffer goes with the reader.
 func (r *UDPReader) Close() {}

@@ -31,8 +31,7 @@ type UDPReader struct {
 	at     int64 // when they were read, in nanoseconds of Unix time
 
 	patience Patience
-	collect  time.Duration // how long what comes may lie, to be read with what follows it; 0: no longer than it takes to wake up
-	found    time.Time     // when something was read last, while there is such a time
+	look     func(fd uintptr) // once, without waiting
 
 	messages [UDPBatch]mmsghdr
 	iovs     [UDPBatch]unix.Iovec
@@ -49,7 +48,7 @@ func NewUDPReader(s *UDPSocket) *UDPReader {
 		_ = s.receiveRuns(1) // without, each datagram is a message of its own
 	}
 	r := &UDPReader{socket: s, memory: TakeSlab(), zones: map[uint32]string{}}
-	r.read = r.attempt
+	r.read, r.look = r.attempt, func(fd uintptr) { r.once(fd) }
 	for i := range r.messages {
 		r.iovs[i].Base = &r.memory.Room(i)[0]
 		r.iovs[i].SetLen(1 << 16)
@@ -69,84 +68,98 @@ func (r *UDPReader) Close() {
 	r.memory = nil
 }
 
-// Read waits for messages and returns them, valid until the next Read.
+// Read waits for messages and returns them, valid until the next Read or TryRead.
 func (r *UDPReader) Read() ([]UDPRead, error) {
 	for {
-		for i := range r.n {
-			h := &r.messages[i].hdr
-			h.Namelen = unix.SizeofSockaddrInet6
-			h.SetControllen(udpControl)
-			h.Flags = 0
-		}
-		r.n, r.errno = 0, 0
+		r.clear()
 		if err := r.socket.raw.Read(r.read); err != nil {
 			return nil, err
 		}
-		if r.errno != 0 { // an error that the socket remembered, of something sent
-			if errors.Is(r.errno, unix.EBADF) || errors.Is(r.errno, unix.ENOTSOCK) {
-				return nil, r.errno
-			}
-			continue
-		}
-		n, size := 0, 0
-		if r.socket.stamps.Load() {
-			r.at = time.Now().UnixNano() // by the clock that is set, as stamps are
-		}
-		for i := range r.n {
-			if r.parse(i, &r.reads[n]) {
-				size += len(r.reads[n].Data)
-				n++
-			}
-		}
-		switch {
-		case size > udpReadMost && r.want > udpReadLeast:
-			r.want /= 2
-		case size < udpReadMost/4 && r.want < UDPBatch:
-			r.want *= 2
-		}
-		if n > 0 {
-			return r.reads[:n], nil
+		if reads, err := r.taken(); len(reads) > 0 || err != nil {
+			return reads, err
 		}
 	}
 }
 
-// Collect has messages that follow each other closely lie for so long, of which a wake-up then takes several: each costs as much as
-// some messages do. One that comes after a pause of twice that time is read at once. Zero, which it is before the first call, ends it.
-func (r *UDPReader) Collect(d time.Duration) { r.collect = d }
+// TryRead is Read without waiting: there may be nothing.
+func (r *UDPReader) TryRead() ([]UDPRead, error) {
+	r.clear()
+	if err := r.socket.raw.Control(r.look); err != nil {
+		return nil, err
+	}
+	return r.taken()
+}
 
-// dense reports whether the next message is likely to come while messages may lie.
-func (r *UDPReader) dense() bool { return r.collect > 0 && time.Since(r.found) < 2*r.collect }
+// clear makes ready for a system call.
+func (r *UDPReader) clear() {
+	for i := range r.n {
+		h := &r.messages[i].hdr
+		h.Namelen = unix.SizeofSockaddrInet6
+		h.SetControllen(udpControl)
+		h.Flags = 0
+	}
+	r.n, r.errno = 0, 0
+}
 
+// taken is what the system call has brought, which may be nothing that is of use.
+func (r *UDPReader) taken() ([]UDPRead, error) {
+	if r.errno != 0 { // an error that the socket remembered, of something sent, unless it is closed
+		if errors.Is(r.errno, unix.EBADF) || errors.Is(r.errno, unix.ENOTSOCK) {
+			return nil, r.errno
+		}
+		return nil, nil
+	}
+	n, size := 0, 0
+	if r.n > 0 && r.socket.stamps.Load() {
+		r.at = time.Now().UnixNano() // by the clock that is set, as stamps are
+	}
+	for i := range r.n {
+		if r.parse(i, &r.reads[n]) {
+			size += len(r.reads[n].Data)
+			n++
+		}
+	}
+	switch {
+	case size > udpReadMost && r.want > udpReadLeast:
+		r.want /= 2
+	case size < udpReadMost/4 && r.want < UDPBatch:
+		r.want *= 2
+	}
+	return r.reads[:n], nil
+}
+
+// attempt reads, and looks again a few times. It is false where it is to be waited.
 func (r *UDPReader) attempt(fd uintptr) bool {
-	dozed := false
-	for again := 0; ; again++ {
+	if r.once(fd) {
+		return true
+	}
+	looks := r.patience.Looks()
+	for range looks {
+		LetOthers()
+		if r.once(fd) {
+			r.patience.Found()
+			return true
+		}
+	}
+	if looks > 0 {
+		r.patience.Missed()
+	}
+	return false
+}
+
+// once is one system call. It is false if there is nothing.
+func (r *UDPReader) once(fd uintptr) bool {
+	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.messages[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
-		switch {
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN:
-			switch {
-			case again == 0 && r.dense():
-				dozed = true
-				doze(r.collect)
-				continue
-			case dozed:
-				return false
-			case again >= r.patience.Looks():
-				r.patience.Missed()
-				return false
-			}
-			LetOthers()
-		case errno != 0:
-			r.errno = errno
+		switch errno {
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return false
+		case 0:
+			r.n = int(n)
 			return true
 		default:
-			if again > 0 && !dozed {
-				r.patience.Found()
-			}
-			if r.collect > 0 {
-				r.found = time.Now()
-			}
-			r.n = int(n)
+			r.errno = errno
 			return true
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -243,7 +242,7 @@ func TestALinkThatCannotBeOpenedIsSaidSoAndTheOthersAre(t *testing.T) {
 	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(ap("10.1.0.1:0")))
 	y.check(err)
 	defer c.Close()
-	other, err := Open(Config{Receive: func(weft.LinkID, []host.UDPRead) time.Duration { return 0 }, Shards: 1})
+	other, err := Open(Config{Receive: func(*Incoming) {}, Shards: 1})
 	y.check(err)
 	defer other.Close()
 	other.port = c.LocalAddr().(*net.UDPAddr).AddrPort().Port() // as if it had been free but for that

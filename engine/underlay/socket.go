@@ -96,24 +96,6 @@ func (s *Sockets) read(x *socket) {
 	s.heavy(x)
 }
 
-// heavy reads batches.
-func (s *Sockets) heavy(x *socket) {
-	reader := host.NewUDPReader(x.batch.Load())
-	defer reader.Close()
-	for {
-		reads, err := reader.Read()
-		if err == nil {
-			x.working.Store(true)
-			reader.Collect(s.cfg.Receive(x.link.ID, reads))
-			x.working.Store(false)
-			continue
-		}
-		if !s.again(x, err) {
-			return
-		}
-	}
-}
-
 // again reports whether to go on reading after an error: the socket is open, and was only woken (carry), or the kernel
 // could not read for a moment.
 func (s *Sockets) again(x *socket, err error) bool {

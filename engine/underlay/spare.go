@@ -128,6 +128,8 @@ func (s *Sockets) light(x *socket) bool {
 	buf := lightReads.Get().(*[lightRead]byte)
 	defer lightReads.Put(buf)
 	reads := make([]host.UDPRead, 1)
+	var in Incoming
+	list := []*reading{{x: x}}
 	for !x.carries.Load() {
 		n, from, err := x.light.ReadFromUDPAddrPort(buf[:])
 		switch {
@@ -137,7 +139,9 @@ func (s *Sockets) light(x *socket) bool {
 		case n == len(buf): // it was longer, and has lost its end
 		default:
 			reads[0] = host.UDPRead{Data: buf[:n:n], Segment: n, From: netip.AddrPortFrom(from.Addr().Unmap(), from.Port())}
-			s.cfg.Receive(x.link.ID, reads)
+			in = Incoming{list: list, read: reads}
+			s.cfg.Receive(&in)
+			in.Next() // if it was not looked at to the end
 		}
 	}
 	if err := x.enlarge(); err != nil {

@@ -13,7 +13,8 @@
 //     descriptor, a sleeping goroutine and 2 KiB; then it has what the others have.
 //
 // Links below 0x8000 have a socket per address family, or several of one port (Config.Shards) among which the kernel spreads
-// senders, each with a goroutine that reads batches and calls Config.Receive. A machine without IPv6 has IPv4 alone.
+// senders, each with a goroutine that reads batches and calls Config.Receive. Where messages come closely and may lie for a little
+// ([Incoming.MayLie]), one of these goroutines reads all such sockets in turn. A machine without IPv6 has IPv4 alone.
 //
 // Receive buffers are large, so that a reader that waits for a processor loses nothing. Send buffers are small: what
 // waits shall wait in front of the cipher, where flows can be told apart, and not here.
@@ -34,7 +35,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"weft"
 	"weft/host"
@@ -69,10 +69,8 @@ type Config struct {
 	Port           uint16 // of link 0, and tried for other links; 0: any
 	AnyPortIfTaken bool   // take any where Port is in use by another program
 	Shards         int    // sockets of each family and link, for as many readers; 0: half the processors, at most 4
-	// Receive gets what comes to a link, in the goroutine of the socket: several at once. What reads point to is valid
-	// during the call, and its to change. It must not call Close. It returns for how long what comes next may lie in the socket, if it
-	// comes soon, so that one wake-up takes several: host.UDPReader.Collect.
-	Receive func(link weft.LinkID, reads []host.UDPRead) (collect time.Duration)
+	// Receive gets what comes, in the goroutine of a socket: several messages at once, and of several sockets. It must not call Close.
+	Receive func(in *Incoming)
 	Logger  *slog.Logger // nil: none
 }
 
@@ -84,7 +82,8 @@ type Sockets struct {
 	said   saidAt
 
 	generation atomic.Uint64
-	stamps     atomic.Bool   // it is asked when messages came
+	stamps     atomic.Bool // it is asked when messages came
+	rounds     rounds
 	done       chan struct{} // closed by Close
 	ended      sync.WaitGroup
 

@@ -35,7 +35,7 @@ type recorder struct {
 
 func newRecorder() *recorder { return &recorder{wake: make(chan struct{}, 1)} }
 
-func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) time.Duration {
+func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls++
@@ -50,7 +50,16 @@ func (r *recorder) receive(link weft.LinkID, reads []host.UDPRead) time.Duration
 	case r.wake <- struct{}{}:
 	default:
 	}
-	return 0
+}
+
+// each has what came taken socket by socket.
+func each(f func(link weft.LinkID, reads []host.UDPRead)) func(*Incoming) {
+	return func(in *Incoming) {
+		for reads := in.Next(); len(reads) > 0; reads = in.Next() {
+			link, _ := in.Link()
+			f(link, reads)
+		}
+	}
 }
 
 // take waits until n datagrams have come, and takes them.
@@ -78,7 +87,7 @@ func (r *recorder) take(t testing.TB, n int) []heard {
 func open(t testing.TB, cfg Config) (*Sockets, *recorder) {
 	t.Helper()
 	r := newRecorder()
-	cfg.Receive = r.receive
+	cfg.Receive = each(r.receive)
 	s, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -197,13 +206,12 @@ func TestWhatManySendersSendIsReceivedByAllReaders(t *testing.T) {
 func TestReadsSayForHowLongTheyLayOnceItIsAsked(t *testing.T) {
 	const nap = 50 * time.Millisecond
 	lay := make(chan time.Duration, 16)
-	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) time.Duration {
+	s, err := Open(Config{Receive: each(func(_ weft.LinkID, reads []host.UDPRead) {
 		for i := range reads {
 			lay <- reads[i].Unread
 		}
 		time.Sleep(nap) // what comes now lies
-		return 0
-	}})
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +272,7 @@ func TestReadsSayForHowLongTheyLayOnceItIsAsked(t *testing.T) {
 
 func TestNothingIsReceivedBeforeTheStart(t *testing.T) {
 	r := newRecorder()
-	s, err := Open(Config{Receive: r.receive})
+	s, err := Open(Config{Receive: each(r.receive)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +299,7 @@ func TestNothingIsReceivedBeforeTheStart(t *testing.T) {
 
 func TestAPortThatIsTakenIsSaidSo(t *testing.T) {
 	s, _ := open(t, Config{Shards: 2})
-	_, err := Open(Config{Port: s.Port(), Receive: func(weft.LinkID, []host.UDPRead) time.Duration { return 0 }})
+	_, err := Open(Config{Port: s.Port(), Receive: func(*Incoming) {}})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "is in use by another program: stop that one or choose another port") {
 		t.Errorf("opening it twice: %v", err)
 	}
@@ -305,7 +313,7 @@ func TestAPortThatIsTakenIsSaidSo(t *testing.T) {
 		t.Skipf("no IPv6 here: %v", err)
 	}
 	defer six.Close()
-	if _, err := Open(Config{Port: six.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Receive: func(weft.LinkID, []host.UDPRead) time.Duration { return 0 }}); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := Open(Config{Port: six.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Receive: func(*Incoming) {}}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a port that is taken in IPv6: %v", err)
 	}
 }
@@ -333,7 +341,7 @@ func TestADestinationIsTheSameEachTimeAndTheyAreBounded(t *testing.T) {
 
 func TestNothingIsAllocatedPerPacket(t *testing.T) {
 	calls := make(chan int, 1)
-	s, err := Open(Config{Receive: func(_ weft.LinkID, reads []host.UDPRead) time.Duration { calls <- len(reads); return 0 }})
+	s, err := Open(Config{Receive: each(func(_ weft.LinkID, reads []host.UDPRead) { calls <- len(reads) })})
 	if err != nil {
 		t.Fatal(err)
 	}
