@@ -160,8 +160,12 @@ func (r *ordered) settle(now time.Duration) {
 		r.tell(now)
 		at = max(r.recv.Wake(), now+leastWait)
 	}
-	if r.ended || at == bond.Never || r.alarm > now && r.alarm <= at {
-		return // an alarm that is early looks again
+	if r.ended || at == bond.Never {
+		return // an alarm that is set looks again
+	}
+	// What comes next has this happen, if it comes as soon as its socket is read again.
+	if at += min(r.peer.collects(), collectMost); r.alarm == at {
+		return
 	}
 	r.alarm = at
 	if r.timer == nil {

@@ -133,7 +133,9 @@ func (o *sender) wait() (int, error) {
 			host.LetOthers()
 			continue
 		}
-		o.patience.Missed()
+		if looks > 0 {
+			o.patience.Missed()
+		}
 		o.turn.Store(nobodys)
 		err = o.from.Await(left)
 		for !o.turn.CompareAndSwap(nobodys, own) {
