@@ -30,28 +30,17 @@ type orderCounts struct {
 
 // watchOrder begins to watch.
 func watchOrder(h *netns.Host, device string, port uint16) (*orderMeter, error) {
-	p, err := h.OpenPackets(device)
+	p, err := h.OpenHeads(device)
 	if err != nil {
 		return nil, err
 	}
 	m := &orderMeter{packets: p, port: port}
-	go m.run()
-	return m, nil
-}
-
-// orderEvery is how often packets that came are counted, beside whenever somebody asks: as often as their socket's buffer needs it. Waking
-// up for each was a fourth of this process's wake-ups.
-const orderEvery = 10 * time.Millisecond
-
-func (m *orderMeter) run() {
-	for range time.Tick(orderEvery) {
+	everyPace(func(time.Time, []byte) bool {
 		m.mu.Lock()
-		err := m.look()
-		m.mu.Unlock()
-		if err != nil {
-			return // closed
-		}
-	}
+		defer m.mu.Unlock()
+		return m.look() == nil // or it is closed
+	})
+	return m, nil
 }
 
 // look counts what has come. M.mu is held.

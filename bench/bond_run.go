@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weft"
+	"weft/lab/netns"
 	"weft/lab/router"
 	"weft/node"
 )
@@ -178,17 +179,19 @@ type BondHappens struct {
 
 // carried is what has gone over each of the unit's links so far, in its direction, once it was through the queue.
 func (w *bondWorld) carried(u *bondUnit) (list []router.WireCounts, err error) {
+	var routers []*netns.Router
 	for i := range u.links {
-		out, in, err := w.legs[i].router.LinkCounts()
-		if err != nil {
-			return nil, err
-		}
-		if u.out {
-			in = out
-		}
-		list = append(list, in)
+		routers = append(routers, w.legs[i].router)
 	}
-	return list, nil
+	counts, err := w.net.LinkCounts(routers)
+	for _, c := range counts {
+		if u.out {
+			list = append(list, c[0])
+		} else {
+			list = append(list, c[1])
+		}
+	}
+	return list, err
 }
 
 // run does what a unit is about in a world that is prepared for it. All units of a batch begin at once.
@@ -219,7 +222,7 @@ func (w *bondWorld) dialling(u *bondUnit) dialling {
 	case plainTCP:
 		return dialling{from: w.legs[0].addr, to: w.b.Addr(), port: bondPort}
 	}
-	return dialling{to: w.addrs[1], port: bondPort}
+	return dialling{to: w.addrs[1], port: bondPort, eager: len(u.links) == 0}
 }
 
 func (w *bondWorld) runTCP(ctx context.Context, u *bondUnit, x *BondRun) error {

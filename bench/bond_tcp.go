@@ -61,6 +61,7 @@ type dialling struct {
 	from, to  netip.Addr // from is zero: what the routes say
 	port      uint16
 	multipath bool // by MPTCP
+	eager     bool // and read at once, whatever that costs: for links without a limit
 }
 
 // dial makes the connection, from a to b, and returns a's end and b's, and the listener, which is to be closed last.
@@ -139,18 +140,55 @@ func (w *bondWorld) startTCP(ctx context.Context, d dialling, out bool) (*tcpFlo
 			}
 		}
 	}()
-	go func() {
-		buf := make([]byte, 256<<10)
-		for {
-			n, err := f.receiver.Read(buf)
-			if err != nil {
-				return
-			}
-			f.received.Add(int64(n))
-			f.stall.tick(time.Now())
-		}
-	}()
+	if d.eager {
+		go f.readEagerly()
+		return f, nil
+	}
+	if err := f.readAtPace(); err != nil {
+		f.close()
+		return nil, err
+	}
 	return f, nil
+}
+
+// readEagerly reads what comes when it comes.
+func (f *tcpFlow) readEagerly() {
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := f.receiver.Read(buf)
+		if err != nil {
+			return
+		}
+		f.received.Add(int64(n))
+		f.stall.tick(time.Now())
+	}
+}
+
+// readAtPace reads what has come every paceEvery. The kernel acknowledges meanwhile what it would, for as long as less has come than it
+// is to wake anybody for.
+func (f *tcpFlow) readAtPace() error {
+	raw, err := f.receiver.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var rate lately
+	everyPace(func(now time.Time, buf []byte) bool {
+		n, err := netns.ReadNow(raw, buf)
+		for err == nil && n > 0 {
+			f.received.Add(int64(n))
+			f.stall.tick(now)
+			if each, news := rate.in(now, n); news {
+				// Twice of what comes until somebody looks again. Where that cannot be set, Go's poller is woken for each segment, and no harm done.
+				_ = netns.SetReceiveLowAt(f.receiver, max(1, 2*each))
+			}
+			if n < len(buf) {
+				return true
+			}
+			n, err = netns.ReadNow(raw, buf)
+		}
+		return err == nil
+	})
+	return nil
 }
 
 func (f *tcpFlow) close() {

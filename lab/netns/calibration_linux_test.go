@@ -39,7 +39,7 @@ func gauges(t *testing.T) map[string]*gauge {
 	list := map[string]*gauge{
 		"a leg": {near: a, far: b, to: at(far.Addr(), stampPort), out: newStamps(t, a, near.Name()), in: newStamps(t, b, far.Name()),
 			set: func(l vnet.LinkConfig) error { return near.SetLinks(l, l) }},
-		"a router": {near: pc, far: b, to: at(b.Addr(), stampPort), out: newStamps(t, pc, "eth0"), in: newStamps(t, b, "eth0"), set: r.SetLink},
+		"a router":               {near: pc, far: b, to: at(b.Addr(), stampPort), out: newStamps(t, pc, "eth0"), in: newStamps(t, b, "eth0"), set: r.SetLink},
 		"a router with one host": {near: alone, far: c, to: at(c.Addr(), stampPort), out: newStamps(t, alone, "eth0"), in: newStamps(t, c, "eth0"), set: r1.SetLink},
 	}
 	for _, g := range list {

@@ -237,6 +237,26 @@ func (r *Router) LinkCounts() (out, in router.WireCounts, err error) {
 	return out, in, err
 }
 
+// LinkCounts are those of several routers of [Network.AddNATRouter], at one moment: the way outside, outwards and inwards.
+func (l *Lab) LinkCounts(routers []*Router) (list [][2]router.WireCounts, err error) {
+	bay, err := l.bay()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routers {
+		if r.user == nil || r.user.bay != bay {
+			return nil, r.errKernel("counting what passes")
+		}
+	}
+	err = bay.do(func() {
+		for _, r := range routers {
+			out, in := r.user.engine.LinkCounts()
+			list = append(list, [2]router.WireCounts{out, in})
+		}
+	})
+	return list, err
+}
+
 // SetUp plugs the way outside in, or pulls it out.
 func (r *Router) SetUp(up bool) error {
 	if r.user == nil {

@@ -25,8 +25,16 @@ type Packets struct {
 
 // OpenPackets opens an interface of the host, which must be there. It sees no packets that the host sends.
 func (h *Host) OpenPackets(device string) (p *Packets, err error) {
+	return h.openPackets(device, unix.SOCK_NONBLOCK)
+}
+
+// OpenHeads is OpenPackets for who asks for [Packets.Heads] only, and waits for none: no packet wakes Go's poller, which is woken by
+// each that comes to a file that can be waited for, whether somebody does or not.
+func (h *Host) OpenHeads(device string) (*Packets, error) { return h.openPackets(device, 0) }
+
+func (h *Host) openPackets(device string, flags int) (p *Packets, err error) {
 	err = h.Do(func() error {
-		p, err = openPackets(device)
+		p, err = openPackets(device, flags)
 		return err
 	})
 	if err != nil {
@@ -35,12 +43,12 @@ func (h *Host) OpenPackets(device string) (p *Packets, err error) {
 	return p, nil
 }
 
-func openPackets(device string) (*Packets, error) {
+func openPackets(device string, flags int) (*Packets, error) {
 	at, err := net.InterfaceByName(device)
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil, err
 	}

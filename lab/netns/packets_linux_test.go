@@ -13,7 +13,7 @@ import (
 func TestTheHeadsOfPacketsTellHowLongTheyAre(t *testing.T) {
 	t.Parallel()
 	_, b, legs := offices(t, vnet.LinkConfig{})
-	p, err := b.OpenPackets(legs[0][1].Name())
+	p, err := b.OpenHeads(legs[0][1].Name())
 	if err != nil {
 		t.Fatal(err)
 	}

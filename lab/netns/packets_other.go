@@ -13,6 +13,7 @@ type Packets struct{}
 var errPackets = errors.New("packets of an interface are seen on Linux only")
 
 func (h *Host) OpenPackets(device string) (*Packets, error) { return nil, errPackets }
+func (h *Host) OpenHeads(device string) (*Packets, error)   { return nil, errPackets }
 
 func (p *Packets) Close() error                        { return errPackets }
 func (p *Packets) Write([]byte) error                  { return errPackets }

@@ -187,7 +187,9 @@ func BenchmarkWakeUpError(b *testing.B) {
 	}
 	defer bay.close()
 	m := &metronome{}
-	bay.do(func() { bay.loop.plugged = append(bay.loop.plugged, &plugged{owner: bay, station: m, fds: [2]int{-1, -1}}) })
+	bay.do(func() {
+		bay.loop.plugged = append(bay.loop.plugged, &plugged{owner: bay, station: m, fds: [2]int{-1, -1}})
+	})
 	for b.Loop() {
 		<-time.After(10 * time.Millisecond)
 	}

@@ -1,7 +1,11 @@
 package netns
 
 import (
+	"errors"
+	"io"
 	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,4 +41,34 @@ func InfoOfTCP(c *net.TCPConn) (info TCPInfo, err error) {
 		return info, failed
 	}
 	return info, err
+}
+
+// ReadNow reads what has come over a connection, without waiting: 0 bytes without an error when nothing has. At its end it is io.EOF.
+func ReadNow(c syscall.RawConn, b []byte) (n int, err error) {
+	failed := c.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), b)
+		return true
+	})
+	switch {
+	case failed != nil:
+		return 0, failed
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return 0, nil
+	case err != nil:
+		return 0, os.NewSyscallError("read", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// SetReceiveLowAt has the kernel say that there is something to read when there are so many bytes of it, and not before. What there is can
+// be read all the same.
+func SetReceiveLowAt(c *net.TCPConn, bytes int) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
+	return errors.Join(failed, err)
 }

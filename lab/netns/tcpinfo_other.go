@@ -5,6 +5,7 @@ package netns
 import (
 	"errors"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -18,4 +19,12 @@ type TCPInfo struct {
 
 func InfoOfTCP(*net.TCPConn) (TCPInfo, error) {
 	return TCPInfo{}, errors.New("connections are asked about on Linux only")
+}
+
+func ReadNow(syscall.RawConn, []byte) (int, error) {
+	return 0, errors.New("connections are read without waiting on Linux only")
+}
+
+func SetReceiveLowAt(*net.TCPConn, int) error {
+	return errors.New("connections are changed on Linux only")
 }
