@@ -64,13 +64,13 @@ func (w *bondWorld) startUDP(ctx context.Context, to udpTo) (*datagramFlow, erro
 
 func (f *datagramFlow) send(ctx context.Context, c *net.UDPConn, to netip.AddrPort) {
 	b := make([]byte, bondDatagram)
-	tick := time.NewTicker(time.Millisecond / 2)
-	defer tick.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-next.C:
 		}
 		for due := int(time.Since(f.began).Seconds() * f.rate); n < due; n++ {
 			now := time.Since(f.began)
@@ -80,6 +80,7 @@ func (f *datagramFlow) send(ctx context.Context, c *net.UDPConn, to netip.AddrPo
 			binary.BigEndian.PutUint64(b, uint64(n))
 			c.WriteToUDPAddrPort(b, to) // one that is refused is one that is lost
 		}
+		next.Reset(time.Until(f.began.Add(time.Duration(float64(n+1) / f.rate * float64(time.Second)))))
 	}
 }
 
