@@ -73,14 +73,6 @@ const (
 	isChanged   bondHappening = "change"
 )
 
-// weight is how many Mbit/s the unit may bring through the processors.
-func (u *bondUnit) weight() (w float64) {
-	for _, l := range u.links {
-		w += l.Mbit
-	}
-	return w
-}
-
 func (u *bondUnit) direction() string {
 	if u.out {
 		return "out"
@@ -124,8 +116,8 @@ type BondRun struct {
 	Beside  float64       `json:"beside_mbit,omitempty"` // what the other connection got
 	Short   []float64     `json:"short_ms,omitempty"`    // how long short transfers took
 	Events  []BondHappens `json:"events,omitempty"`
-	Busy    float64       `json:"busy"` // the share of all processors that was, beside other units or not
 	Problem string        `json:"problem,omitempty"`
+	BondConditions
 
 	Carried []uint64 `json:"bytes_by_link"`       // of all that went over it, of the time that counts
 	Dropped []uint64 `json:"queue_drops_by_link"` // packets, likewise

@@ -153,19 +153,19 @@ const procTick = time.Second / 100
 func cpuOf(pid int) (time.Duration, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, fmt.Errorf("what the relay costs: %w", err)
+		return 0, fmt.Errorf("what process %d costs: %w", pid, err)
 	}
 	// The second field is a name in parentheses, which may hold anything.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	const user, system = 14 - 3, 15 - 3 // of proc(5)
 	if len(fields) <= system {
-		return 0, errors.New("what the relay costs: /proc is not as proc(5) has it")
+		return 0, fmt.Errorf("what process %d costs: /proc is not as proc(5) has it", pid)
 	}
 	var ticks int64
 	for _, f := range []string{fields[user], fields[system]} {
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("what the relay costs: %w", err)
+			return 0, fmt.Errorf("what process %d costs: %w", pid, err)
 		}
 		ticks += n
 	}

@@ -56,7 +56,7 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 	f.BoolVar(&o.Full, "full", false, "measure with bbr as the inner flow's congestion control, too, and every case in every run")
 	f.DurationVar(&o.Length, "length", bench.BondLength, "of a run where throughput is measured; the first 5 s of it do not count")
 	f.IntVar(&o.Worlds, "worlds", bench.BondWorlds, "runs at once, at most, each in an internet of its own")
-	f.Float64Var(&o.Load, "load", bench.BondLoad, "Mbit/s that all runs at once may have links for, together")
+	f.Float64Var(&o.Load, "load", bench.BondLoad, "processor seconds a second that all runs at once may be taken to need, together")
 	f.StringVar(&dir, "out", "out/bench", "directory for the raw figures and the page")
 	f.StringVar(&o.Logs, "logs", "", "existing directory for the logs of what is started")
 	return c

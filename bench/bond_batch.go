@@ -1,0 +1,177 @@
+package bench
+
+import (
+	"cmp"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// BondConditions are under which a run was measured.
+type BondConditions struct {
+	Batch int     `json:"batch"`         // those of one number were measured at once
+	Load  float64 `json:"batch_load"`    // processor seconds a second that the batch was taken to need, for all in it
+	Busy  float64 `json:"busy"`          // the share of all processors that was
+	Nodes float64 `json:"nodes_cpu"`     // processor seconds a second of the run's two nodes
+	Bench float64 `json:"benchmark_cpu"` // likewise, of the benchmark, with the links and flows of all runs of the batch
+}
+
+// A bondWatch looks at processors while a unit runs.
+type bondWatch struct {
+	pids         []int // of nodes
+	began        time.Time
+	busy         time.Duration
+	nodes, bench time.Duration
+}
+
+func (w *bondWorld) watch(u *bondUnit) (x *bondWatch, err error) {
+	x = &bondWatch{}
+	if u.subject.isWeft() {
+		for _, n := range w.nodes {
+			x.pids = append(x.pids, n.Process.PID())
+		}
+	}
+	return x, x.look()
+}
+
+func (x *bondWatch) look() (err error) {
+	x.began = time.Now()
+	if x.busy, _, err = busyTime(); err != nil {
+		return err
+	}
+	if x.bench, err = cpuOf(os.Getpid()); err != nil {
+		return err
+	}
+	x.nodes = 0
+	for _, pid := range x.pids {
+		used, err := cpuOf(pid)
+		if err != nil {
+			return err
+		}
+		x.nodes += used
+	}
+	return nil
+}
+
+// read is how it was since it was begun.
+func (x *bondWatch) read() (c BondConditions, err error) {
+	now := *x
+	if err := now.look(); err != nil {
+		return c, err
+	}
+	took := now.began.Sub(x.began).Seconds()
+	c.Busy = round((now.busy - x.busy).Seconds() / took / float64(runtime.NumCPU()))
+	c.Nodes = round((now.nodes - x.nodes).Seconds() / took)
+	c.Bench = round((now.bench - x.bench).Seconds() / took)
+	return c, nil
+}
+
+// What a unit takes of the processors, in processor seconds a second, fitted to what 58 of them took ([BondConditions]) on two cores of an
+// AMD EPYC on 2026-11-22, in 13 batches that kept both busy for 13 to 88 %: links of 8 to 300 Mbit/s alone and two to eight of them as
+// one. What nodes take grows as the root of what they carry, for at higher rates more packets come at a time: one link of 8 Mbit/s
+// takes 0.12, of 32 0.25, of 80 0.33, of 300 0.61; 2 x 8 take 0.23, 2 x 32 0.35, 8 x 8 0.40, 8 x 32 0.61, 300 + 80 0.67. The fit is wrong by
+// 0.07 at most.
+const (
+	costOfNodes     = 0.015  // two nodes,
+	costOfLink      = 0.015  // more for each link,
+	costOfRoot      = 0.0335 // and more, times the root of the Mbit/s that the links have together
+	costOfFlow      = 0.06   // the benchmark's, for both ends of a flow and for looking at it,
+	costOfMbit      = 0.0012 // and more for each Mbit/s through the laboratory's routers, and through TCP where there are no nodes
+	costOfDatagrams = 0.06   // more where each datagram is sent, received and written down by itself
+	shareOfShort    = 0.35   // of all that: short transfers with pauses between them
+)
+
+// weight is how many processor seconds a second the unit is taken to need, all in all.
+func (u *bondUnit) weight() float64 {
+	mbit := 0.0
+	for _, l := range u.links {
+		mbit += l.Mbit
+	}
+	if u.load == loadUDP {
+		mbit = u.mbit
+		if u.mode == "redundant" {
+			mbit *= float64(len(u.links))
+		}
+	}
+	w := costOfFlow + costOfMbit*mbit
+	if u.subject.isWeft() {
+		w += costOfNodes + costOfLink*float64(len(u.links)) + costOfRoot*math.Sqrt(mbit)
+	}
+	switch u.load {
+	case loadUDP:
+		w += costOfDatagrams
+	case loadBeside:
+		w += costOfFlow
+	case loadShort:
+		w *= shareOfShort
+	}
+	return w
+}
+
+// load is what units take that run at once.
+func load(units []*bondUnit) (sum float64) {
+	for _, u := range units {
+		sum += u.weight()
+	}
+	return sum
+}
+
+// length is how long a batch takes: as long as its longest unit.
+func length(batch []*bondUnit) (d time.Duration) {
+	for _, u := range batch {
+		d = max(d, u.length)
+	}
+	return d
+}
+
+// batches packs each round's units, so that rounds follow each other and what is compared was measured in minutes.
+func (r *bondRun) batches(units []*bondUnit) (list [][]*bondUnit) {
+	for len(units) > 0 {
+		n := 0
+		for n < len(units) && units[n].round == units[0].round {
+			n++
+		}
+		list = append(list, pack(units[:n], r.Worlds, r.Load)...)
+		units = units[n:]
+	}
+	return list
+}
+
+// pack puts units together so that no batch has more than worlds of them or takes more than most, and there are few: the long
+// ones first, and of equally long ones the heavy ones (any fit decreasing), each into the batch with room for it whose units were nearest to
+// it in the order in which they were given. A unit that takes more than most by itself is alone. Short ones end before the others of their
+// batch, which have the processors to themselves then.
+func pack(units []*bondUnit, worlds int, most float64) (list [][]*bondUnit) {
+	place := map[*bondUnit]int{}
+	for i, u := range units {
+		place[u] = i
+	}
+	middle := func(batch []*bondUnit) (sum int) {
+		for _, u := range batch {
+			sum += place[u]
+		}
+		return sum / len(batch)
+	}
+	for _, u := range slices.SortedStableFunc(slices.Values(units), func(a, b *bondUnit) int {
+		return cmp.Or(cmp.Compare(b.length, a.length), cmp.Compare(b.weight(), a.weight()))
+	}) {
+		into, least := -1, 0
+		for i, b := range list {
+			if far := max(middle(b)-place[u], place[u]-middle(b)); len(b) < worlds && load(b)+u.weight() <= most && (into < 0 || far < least) {
+				into, least = i, far
+			}
+		}
+		if into < 0 {
+			list, into = append(list, nil), len(list)
+		}
+		list[into] = append(list[into], u)
+	}
+	slices.SortStableFunc(list, func(a, b []*bondUnit) int { return middle(a) - middle(b) })
+	for _, b := range list {
+		// The first worlds have got the most links, which they keep.
+		slices.SortStableFunc(b, func(a, b *bondUnit) int { return len(b.links) - len(a.links) })
+	}
+	return list
+}
