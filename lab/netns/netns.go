@@ -26,6 +26,7 @@
 // The kernel's NAT does what Linux does. What other NATs do is done by lab/router, in this process: its
 // routers ([Network.AddNATRouter]), and the cables of hosts whose links are slow or lossy ([WithLink]),
 // run between TAP devices in one thread for all labs of the process, the patchbay. They end with the process, however it ends.
+// The inner device of such a router is a port of its network's bridge, or the interface of a host that is there alone ([Alone]).
 //
 // A host may have more legs ([Host.AddLeg]), each by a line whose directions differ, change and break while it runs; two
 // hosts may meet on a segment that leads nowhere else ([Lab.AddSegment]). A line's rate is the kernel's tbf, in the network
