@@ -30,6 +30,9 @@ const (
 	// the wait: the runtime's monitor, which takes processors away from whoever waits for longer than 20 us, then looks for them
 	// 50,000 times a second, and takes most of a real processor for that.
 	awake = 2 * time.Millisecond
+	// passingOn is for how long a device that was closed may live on: a program that is being started has all descriptors of this one, until it
+	// is executed, and a device lives as long as its last. It takes a millisecond, on a busy machine a few dozen.
+	passingOn = time.Second
 	// frameRoom is what a frame read from a device may take: 1500 bytes, Ethernet's header and a VLAN tag, and
 	// room to see that one is larger.
 	frameRoom = 2048
@@ -52,7 +55,7 @@ func inLaboratory() bool {
 }
 
 // openTAP makes a TAP device in the namespace that the calling thread is in. It lives as long as the descriptor.
-// In the machine's own namespace it makes none.
+// In the machine's own namespace it makes none. One of the name that was just closed is waited for.
 func openTAP(name string) (fd int, err error) {
 	if !inLaboratory() {
 		return -1, fmt.Errorf("making the device %s: this is the machine's own network namespace, where a laboratory has no business: use ip netns exec", name)
@@ -65,6 +68,9 @@ func openTAP(name string) (fd int, err error) {
 	if err == nil {
 		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+		for began := time.Now(); err == unix.EBUSY && time.Since(began) < passingOn; time.Sleep(time.Millisecond) {
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+		}
 	}
 	if err != nil {
 		unix.Close(fd)
