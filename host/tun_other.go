@@ -26,5 +26,8 @@ func (*TUNQueue) Wake()                       {}
 // LetOthers does nothing here.
 func LetOthers() {}
 
+// Doze sleeps, as everybody does here.
+func Doze(d time.Duration) { time.Sleep(d) }
+
 func SetLinkMTU(string, int) error      { return ErrNotSupported }
 func SetLinkSegments(string, int) error { return ErrNotSupported }

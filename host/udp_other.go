@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 )
 
 // UDPListen opens a socket; here several do not share a port.
@@ -47,6 +46,9 @@ func (r *UDPReader) Read() ([]UDPRead, error) {
 	r.reads[0] = UDPRead{Data: r.memory[:n:n], Segment: n, From: from}
 	return r.reads[:], nil
 }
+
+// More is true: nobody knows here what there is.
+func (r *UDPReader) More() bool { return true }
 
 // TryRead fails: who reads here waits.
 func (r *UDPReader) TryRead() ([]UDPRead, error) { return nil, errors.ErrUnsupported }

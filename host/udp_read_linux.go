@@ -26,7 +26,8 @@ type UDPReader struct {
 	socket *UDPSocket
 	read   func(fd uintptr) bool
 	n      int
-	want   int // messages of the next system call, at most
+	want   int  // messages of the next system call, at most
+	more   bool // the last one brought as many as it wanted
 	errno  syscall.Errno
 	at     int64 // when they were read, in nanoseconds of Unix time
 
@@ -90,6 +91,9 @@ func (r *UDPReader) TryRead() ([]UDPRead, error) {
 	return r.taken()
 }
 
+// More reports whether the last read took as much as one takes: there may be more.
+func (r *UDPReader) More() bool { return r.more }
+
 // clear makes ready for a system call.
 func (r *UDPReader) clear() {
 	for i := range r.n {
@@ -98,7 +102,7 @@ func (r *UDPReader) clear() {
 		h.SetControllen(udpControl)
 		h.Flags = 0
 	}
-	r.n, r.errno = 0, 0
+	r.n, r.errno, r.more = 0, 0, false
 }
 
 // taken is what the system call has brought, which may be nothing that is of use.
@@ -119,6 +123,7 @@ func (r *UDPReader) taken() ([]UDPRead, error) {
 			n++
 		}
 	}
+	r.more = r.n == r.want
 	switch {
 	case size > udpReadMost && r.want > udpReadLeast:
 		r.want /= 2

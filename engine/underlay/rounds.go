@@ -1,7 +1,6 @@
 package underlay
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,12 +11,13 @@ import (
 )
 
 const (
-	// densest is how many reads in succession have to follow each other closely before a socket is read in rounds.
-	densest = 4
-	// closely is how close that is, in times for which messages may lie; farther is the same while others are read in rounds, to which
-	// one more socket is one more system call.
+	// steady is for how long messages have to come without a pause before a socket is read in rounds, in times for which they may lie: some round
+	// trips, so that a short exchange, in which each one counts, is over before.
+	steady = 128
+	// closely is how soon after the last one a message then has to come, in the same times; farther is it while others are read in rounds, to
+	// which one more socket is one more system call.
 	closely, farther = 2, 8
-	// quiet is after how many such times without a message a socket is waited for again.
+	// quiet is how many such times without a message are a pause, after which a socket is waited for again.
 	quiet = 16
 )
 
@@ -29,8 +29,7 @@ type reading struct {
 
 	lie   time.Duration // how long what comes next may lie; 0: not at all
 	found time.Time     // when something came last
-	dense int           // reads in succession that followed each other closely
-	alone bool          // it is not for rounds: it brings too much at once, or nothing can be read without waiting
+	since time.Time     // when the last pause ended
 	err   error
 
 	back chan []*reading // gives it back to its own goroutine, which goes the rounds of these if there are any
@@ -60,7 +59,7 @@ func (in *Incoming) Next() []host.UDPRead {
 		r.x.working.Store(true)
 		if reads == nil {
 			reads, r.err = r.reader.TryRead()
-			if r.alone = len(reads) == host.UDPBatch || errors.Is(r.err, errors.ErrUnsupported); len(reads) > 0 {
+			if len(reads) > 0 {
 				r.found = in.now
 			}
 		}
@@ -104,31 +103,28 @@ func (s *Sockets) heavy(x *socket) {
 		r.in = Incoming{list: self, read: reads}
 		s.cfg.Receive(&r.in)
 		r.in.Next() // if it was not looked at to the end
-		if !r.alone && r.closely(time.Now(), s.rounds.going.Load()) {
+		if !r.reader.More() && r.closely(time.Now(), s.rounds.going.Load()) {
 			s.join(r)
-			r.dense = 0
+			r.since = time.Now()
 		}
-		r.alone = len(reads) == host.UDPBatch
 	}
 }
 
-// closely reports whether messages come so closely that the socket is to be read in rounds.
+// closely reports whether messages come so closely, and have for so long, that the socket is to be read in rounds.
 func (r *reading) closely(now time.Time, going bool) bool {
 	pause, most := now.Sub(r.found), closely*r.lie
 	r.found = now
 	if going {
 		most = farther * r.lie
 	}
-	if pause >= most {
-		r.dense = 0
-		return false
+	if pause >= quiet*r.lie {
+		r.since = now
 	}
-	r.dense++
-	return r.dense >= densest
+	return pause < most && now.Sub(r.since) >= steady*r.lie
 }
 
-// fits reports whether the socket can be read in rounds.
-func (r *reading) fits() bool { return r.err == nil && !r.alone && r.lie > 0 }
+// fits reports whether the socket can be read in rounds: not if it brings more than one read takes.
+func (r *reading) fits() bool { return r.err == nil && !r.reader.More() && r.lie > 0 }
 
 // join has a socket read in rounds until it is to be waited for again.
 func (s *Sockets) join(r *reading) {

@@ -54,7 +54,7 @@ func visited(t *testing.T, lie time.Duration) (*Sockets, func() []visit) {
 }
 
 func TestSocketsToWhichMessagesComeCloselyAreReadInOneGo(t *testing.T) {
-	const lie, pause, sockets, messages = 20 * time.Millisecond, time.Millisecond, 4, 400
+	const lie, pause, sockets, messages = 5 * time.Millisecond, time.Millisecond, 4, 2000
 	s, visits := visited(t, lie)
 	from, _ := listener(t, "127.0.0.1")
 	var to []netip.AddrPort
@@ -83,10 +83,10 @@ func TestSocketsToWhichMessagesComeCloselyAreReadInOneGo(t *testing.T) {
 		}
 		time.Sleep(pause)
 	}
-	if most := messages / 5; len(all) > most {
+	if most := messages * 3 / 5; len(all) > most {
 		t.Errorf("%d messages in %d visits, not in at most %d", messages, len(all), most)
 	}
-	if least := int(messages * pause / lie / 4); together < least {
+	if least := int((messages*pause - steady*lie) / lie / 4); together < least {
 		t.Errorf("%d of %d visits were to all %d sockets, not at least %d", together, len(all), sockets, least)
 	}
 	// One that comes after a pause is read before those have come that would lie with it.
@@ -112,7 +112,7 @@ func TestSocketsToWhichMessagesComeCloselyAreReadInOneGo(t *testing.T) {
 
 // Sockets come and go while others are read in rounds, and who goes the rounds goes, too: nobody is forgotten, and everything ends.
 func TestNoSocketIsForgottenWhereSocketsComeAndGo(t *testing.T) {
-	const lie, pause = 2 * time.Millisecond, 500 * time.Microsecond
+	const lie, pause = time.Millisecond, 500 * time.Microsecond
 	s, visits := visited(t, lie)
 	from, _ := listener(t, "127.0.0.1")
 	type spare struct {
@@ -121,13 +121,13 @@ func TestNoSocketIsForgottenWhereSocketsComeAndGo(t *testing.T) {
 	}
 	var open []spare
 	heard := map[weft.LinkID]bool{}
-	for turn := range 60 {
+	for turn := range 10 {
 		for len(open) < 4 {
 			link, addr := spareOf(t, s)
 			s.Carry(link)
 			open = append(open, spare{link, addr})
 		}
-		for range 40 {
+		for range 2 * steady * lie / pause {
 			for _, x := range open {
 				from.WriteToUDPAddrPort([]byte("dense"), x.addr)
 			}
@@ -170,9 +170,9 @@ func TestNoSocketIsForgottenWhereSocketsComeAndGo(t *testing.T) {
 }
 
 func TestWhatIsReadInRoundsCountsAsUnreadUntilItIsWorkedOn(t *testing.T) {
-	const lie = 50 * time.Millisecond
+	const lie, pause = 5 * time.Millisecond, 500 * time.Microsecond
 	type look struct{ own, others bool }
-	looks := make(chan look, 1024)
+	looks := make(chan look, 1<<14)
 	var s *Sockets
 	var links [2]weft.LinkID
 	cfg := Config{Receive: func(in *Incoming) {
@@ -190,8 +190,8 @@ func TestWhatIsReadInRoundsCountsAsUnreadUntilItIsWorkedOn(t *testing.T) {
 				looks <- look{s.Unread(of, false, true), s.Unread(other, false, true)}
 			}
 		}
-		if n == 2 && s.Unread(of, false, false) {
-			t.Error("what was worked on to the end counts as unread")
+		if n == 2 && s.find(of).four[0].working.Load() {
+			t.Error("what was worked on to the end counts as being worked on")
 		}
 	}}
 	var err error
@@ -211,11 +211,11 @@ func TestWhatIsReadInRoundsCountsAsUnreadUntilItIsWorkedOn(t *testing.T) {
 	}
 	s.Start()
 	unread := 0
-	for range 100 {
+	for range 2 * steady * lie / pause {
 		for _, addr := range to {
 			from.WriteToUDPAddrPort([]byte("dense"), addr)
 		}
-		time.Sleep(lie / 10)
+		time.Sleep(pause)
 	}
 	for len(looks) > 0 {
 		if x := <-looks; x.others {
@@ -224,5 +224,31 @@ func TestWhatIsReadInRoundsCountsAsUnreadUntilItIsWorkedOn(t *testing.T) {
 	}
 	if unread == 0 {
 		t.Error("while one socket's messages are worked on, the other's never count as unread")
+	}
+}
+
+// A page is a few bursts, a round trip after each other: to have what it consists of lie would make each round trip longer.
+func TestAShortExchangeIsNotHeldUp(t *testing.T) {
+	const lie, roundTrip, bursts, each = 5 * time.Millisecond, 40 * time.Millisecond, 10, 40
+	s, visits := visited(t, lie)
+	from, _ := listener(t, "127.0.0.1")
+	link, to := spareOf(t, s)
+	s.Carry(link)
+	held := 0
+	for range bursts {
+		for range each {
+			sent := time.Now()
+			from.WriteToUDPAddrPort([]byte("page"), to)
+			time.Sleep(roundTrip / 2 / each)
+			for _, v := range visits() {
+				if v.at.Sub(sent) > lie/2 {
+					held++
+				}
+			}
+		}
+		time.Sleep(roundTrip / 2)
+	}
+	if most := bursts * each / 10; held > most {
+		t.Errorf("%d of %d messages were read late", held, bursts*each)
 	}
 }
