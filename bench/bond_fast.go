@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"net/netip"
 	"time"
 )
@@ -45,7 +46,11 @@ func (r *bondRun) fast(ctx context.Context) (err error) {
 		return err
 	}
 	for round := 1; round <= r.Rounds*fastPairs; round++ {
-		for _, mode := range []string{"", "off"} {
+		modes := []string{"", "off"}
+		if round%2 == 0 {
+			slices.Reverse(modes) // or what the machine has to give less and less of would look like a cost of the second
+		}
+		for _, mode := range modes {
 			for _, out := range directions {
 				u := *on
 				u.mode, u.out, u.round = mode, out, round
