@@ -103,7 +103,7 @@ func (s *Sockets) heavy(x *socket) {
 		r.in = Incoming{list: self, read: reads}
 		s.cfg.Receive(&r.in)
 		r.in.Next() // if it was not looked at to the end
-		if !r.reader.More() && r.closely(time.Now(), s.rounds.going.Load()) {
+		if r.lie > 0 && !r.reader.More() && r.closely(time.Now(), s.rounds.going.Load()) {
 			s.join(r)
 			r.since = time.Now()
 		}
