@@ -63,13 +63,17 @@ func TestAHostWithSeveralLegsReachesEachNeighbourByItsOwnLine(t *testing.T) {
 		near, far := between(t, legs[i])
 		near.send(at(legs[i][1].Addr(), 7000), "first") // ARP is behind us then
 		far.expect("first")
-		began := time.Now()
-		near.send(at(legs[i][1].Addr(), 7000), "there")
-		from := far.expect("there")
-		far.send(from, "back")
-		near.expect("back")
-		if took := time.Since(began); took < want || took > want+50*time.Millisecond {
-			t.Errorf("by line %d a round trip took %v, not %v", i, took, want)
+		least := time.Hour // of several: a busy machine may be late with one, and never early
+		for range 5 {
+			began := time.Now()
+			near.send(at(legs[i][1].Addr(), 7000), "there")
+			from := far.expect("there")
+			far.send(from, "back")
+			near.expect("back")
+			least = min(least, time.Since(began))
+		}
+		if least < want || least > want+10*time.Millisecond {
+			t.Errorf("by line %d the shortest of five round trips took %v, not %v", i, least, want)
 		}
 	}
 	six := udp(t, b, at(legs[1][1].Addr6(), 7000).String())
