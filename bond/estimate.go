@@ -25,6 +25,9 @@ func (e *extreme) add(now time.Duration, within time.Duration, v float64) float6
 	return e.lowest()
 }
 
+// keep has a value live longer.
+func (e *extreme) keep(by time.Duration) { e.since += by }
+
 func (e *extreme) lowest() float64 { return min(e.now, e.before) }
 
 func (e *extreme) value() time.Duration { return time.Duration(e.lowest()) }
@@ -120,6 +123,14 @@ func (d *delay) shift(by time.Duration) {
 	}
 }
 
+// keep has the least delays live longer.
+func (e *estimate) keep(by time.Duration) {
+	e.minR.keep(by)
+	for i := range e.owd.least {
+		e.owd.least[i].keep(by)
+	}
+}
+
 // fate takes in whether a packet was lost: the share of about the last hundred.
 func (e *estimate) fate(now time.Duration, lost bool) {
 	e.packet++
@@ -158,7 +169,7 @@ type drainage struct {
 }
 
 const (
-	drainQueue = 2 * time.Millisecond  // is a queue, and no chance
+	drainQueue = 2 * time.Millisecond  // is a queue, and no chance, without jitter
 	drainOver  = 10 * time.Millisecond // is long enough: both ends are arrivals, so whole packets are counted
 )
 

@@ -118,6 +118,7 @@ func (s *Sender) newest(now, came time.Duration, f *wire.Feedback, p *wire.Feedb
 	l.est.minRTT = time.Duration(l.est.minR.add(now, baseWithin, float64(rtt)))
 	l.est.report.add(now - fl.sent)
 	l.est.owd.add(now, at-fl.sent, fl.wait, fl.size)
+	l.est.keep(l.line.crowd.add(now, l.est.owd.waited-fl.wait, l.standing(), l.ctl.Loses()))
 	l.news.rtt, l.mark, l.markAt = rtt, *fl, at
 	l.news.queue = l.est.owd.waited
 }
@@ -319,8 +320,11 @@ func (l *lane) measure(now time.Duration) {
 		l.est.delivered(now, l.news.rate, f.limited)
 	}
 	l.first, l.at = f.sent, l.markAt
-	l.news.drain = l.est.drain.add(l.markAt, l.delivered, l.news.queue > drainQueue+2*l.est.owd.jitter, drainOver+8*l.est.owd.jitter)
+	l.news.drain = l.est.drain.add(l.markAt, l.delivered, l.news.queue > l.standing(), drainOver+8*l.est.owd.jitter)
 }
+
+// standing is the least wait that is a queue, and no chance.
+func (l *lane) standing() time.Duration { return drainQueue + 2*l.est.owd.jitter }
 
 // tell gives congestion control what is new, and how late the sender may come.
 func (l *lane) tell(now, nap time.Duration) {

@@ -158,11 +158,11 @@ func (l *lane) risk(now time.Duration, stands bool) time.Duration {
 // From lossyFrom on a path loses more than congestion makes it, and at lossyTo some of what is on its way is always lost.
 const lossyFrom, lossyTo = 0.08, 0.12
 
-// delay is how long a packet takes now until its first byte arrives: the least that one took, and what the line takes in before. What has not been
-// measured is half of the round trip by probes.
+// delay is how long a packet takes now until its first byte arrives: the least that one took, what the line takes in before, and what
+// others keep in its queue. What has not been measured is half of the round trip by probes.
 func (l *lane) delay(now time.Duration) time.Duration {
 	if d := &l.est.owd; d.some {
-		return d.base() + unsteady*d.jitter + max(0, l.line.taken-now) + l.repairs(now)
+		return d.base() + unsteady*d.jitter + max(0, l.line.taken-now) + l.line.crowd.wait(now) + l.repairs(now)
 	}
 	if l.RTT > 0 {
 		return l.RTT / 2
@@ -354,7 +354,8 @@ const (
 	targetLeast = 10 * time.Millisecond
 	targetMost  = 120 * time.Millisecond
 	targetEased = 150 * time.Millisecond
-	// minor is the part of all capacity below which a path has no say in it: what it adds is not worth a longer queue.
+	// minor is the part of all capacity below which a path has no say in it: what it adds is not worth a longer queue. Of one that competes with
+	// others it is not known how much that will be.
 	minor = 1.0 / 16
 )
 
@@ -385,7 +386,7 @@ func (s *Sender) Most() time.Duration {
 func (s *Sender) longest(from pool) time.Duration {
 	longest, least := time.Duration(0), minor*s.capacity(from)
 	for _, l := range s.lanes {
-		if l.in(from) && l.ctl.Capacity() >= least {
+		if l.in(from) && (l.ctl.Capacity() >= least || l.ctl.Loses()) {
 			rtt := l.est.rtt.smooth
 			if rtt == 0 {
 				rtt = l.RTT

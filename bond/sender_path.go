@@ -101,6 +101,7 @@ type line struct {
 	heard    time.Duration // when something new was told of it last
 	explored time.Duration // when it had a copy last, so that more is known of it
 	tally    tally
+	crowd    crowd
 }
 
 // A tally is how many packets came by a path, as the receiver counts them. Of copies it does not say which ones came.
