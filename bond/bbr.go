@@ -29,6 +29,7 @@ type bbr struct {
 	before  extreme       // the largest rate of the last seconds, with its sign turned
 	emptied time.Duration // when the queue was last empty, or emptied on purpose
 	rival   cubic         // while others fill the queue
+	spent   bool          // its first window has been filled: before, neither what arrives nor a loss now and then says anything of it
 	until   time.Duration // of it
 	patient time.Duration // how long it is
 	met     time.Duration // others were met last
@@ -71,7 +72,7 @@ const (
 	peakWithin = time.Minute
 	// emptyEvery is how often a standing queue is emptied, for the least delay to be seen. It is remembered for five to ten seconds.
 	emptyEvery = 4 * time.Second
-	// beforeWithin is how far back the rate is looked up of before others came. Half of it is what CUBIC begins with.
+	// beforeWithin is how far back the rate is looked up of before others came. CUBIC begins its slow start with half of it.
 	beforeWithin = 6 * time.Second
 	// yieldFor is how long a queue may stay that nothing drains until others are held to fill it: six round trips, at least this long.
 	// Who met others lately knows after a third of it.
@@ -104,6 +105,7 @@ func (b *bbr) Sent(now time.Duration, size, inFlight int) {
 	b.inFlight = inFlight
 	if b.mode == compete {
 		b.rival.Sent(now, size, inFlight)
+		b.spent = b.spent || inFlight+segment > b.rival.Window()
 	}
 	b.settle(now)
 }
@@ -146,7 +148,11 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		t.limited, t.starved = t.limited || s.Limited, t.starved || s.Starved
 	}
 	if b.mode == compete {
-		b.rival.Sample(now, s)
+		if b.spent || t.lossy() {
+			b.rival.Sample(now, s)
+		} else {
+			b.rival.smooth(s.RTT)
+		}
 	}
 	if s.Drain > 0 {
 		t.drained = true
@@ -291,27 +297,29 @@ func (b *bbr) rivals(now time.Duration) bool {
 		b.alien = now
 	}
 	wait := max(yieldTrip*b.least, yieldFor)
-	if b.met > 0 && now-b.met < b.patient*2 {
+	lately := b.met > 0 && now-b.met < b.patient*2
+	if lately {
 		wait /= 3
 	}
 	if now-b.alien < wait {
 		return false
 	}
-	if b.met > 0 && now-b.met < b.patient*2 {
+	if lately { // they had not gone
 		b.patient = min(2*b.patient, lookMost)
+		b.rival.begin, b.rival.rtt = 0, b.rtt
 	} else {
 		b.patient = lookFirst
+		b.rival.Restart(now, b.rtt)
+		b.rival.window = max(-b.before.add(now, beforeWithin, -b.bw)*b.rtt.Seconds()/2, initialWindow)
+		b.spent = false
 	}
 	b.mode, b.met, b.until = compete, now, now+b.patient
-	b.rival.Restart(now, b.rtt)
-	b.rival.window = max(-b.before.add(now, beforeWithin, -b.bw)*b.rtt.Seconds()/2, initialWindow)
-	b.rival.threshold = b.rival.window
 	b.alien = 0
 	return true
 }
 
 func (b *bbr) Capacity() float64 {
-	if b.mode == compete {
+	if b.mode >= compete {
 		return b.rival.Capacity()
 	}
 	if b.mode == startup {
@@ -320,7 +328,7 @@ func (b *bbr) Capacity() float64 {
 	return b.bw
 }
 
-func (b *bbr) Loses() bool { return b.mode == compete }
+func (b *bbr) Loses() bool { return b.mode >= compete }
 
 func (b *bbr) Seeking() bool { return b.mode == startup || b.mode == steady && !b.known }
 

@@ -39,8 +39,9 @@
 // Each path has a [Control]: CUBIC, New Reno, or the default, which models the path as BBR does (draft-ietf-ccwg-bbr) but steers by the
 // queue that is measured: a little of one is always left, so that the path is never idle and more need not be tried; without one
 // more is tried; and with more, sending waits until it has drained. A queue that stays although what is sent here does not explain it
-// is somebody else's: then the path's rate is that of CUBIC, which gets its share, and every few seconds it is looked whether
-// they have gone. Of losses, more than 2 % in a round trip count.
+// is somebody else's: then the path's rate is that of CUBIC, from slow start on, which gets its share, and every few seconds it is looked whether
+// they have gone. What goes by such a path is reckoned to wait for that queue too, and its least delay is not forgotten while it stands. Of losses,
+// more than 2 % in a round trip count.
 //
 // # Trust
 //
@@ -48,8 +49,8 @@
 // No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
 //
 // Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_feedback.go (what came), sender_log.go (what was sent),
-// sender_path.go and estimate.go (a path, what is measured of it), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return), timers.go (when no word comes),
-// control.go, bbr.go, cubic.go, reno.go; receiver*.go and feedback.go.
+// sender_path.go, estimate.go and crowd.go (a path, what is measured of it, and of others there), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return), timers.go (when no word comes),
+// control.go, bbr.go, cubic.go, hystart.go, reno.go; receiver*.go and feedback.go.
 package bond
 
 import (

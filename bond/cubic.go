@@ -12,9 +12,10 @@ const (
 	cubicAlpha = 3 * (1 - cubicBeta) / (1 + cubicBeta)
 )
 
-// cubic is CUBIC (RFC 9438), in bytes but for the curve, which is in segments.
+// cubic is CUBIC (RFC 9438) with HyStart++, in bytes but for the curve, which is in segments.
 type cubic struct {
 	lossBased
+	start hystart
 	most  float64 // W_max
 	begin time.Duration
 	k     float64 // seconds
@@ -42,7 +43,10 @@ func (c *cubic) Sample(now time.Duration, s Sample) {
 	}
 	c.used = float64(s.InFlight) > c.window/2
 	if c.window < c.threshold {
-		c.window = min(c.window+float64(s.Bytes), mostWindow)
+		by, over := c.start.grow(s)
+		if c.window = min(c.window+by, mostWindow); over {
+			c.threshold = c.window
+		}
 		return
 	}
 	c.avoid(now, s)

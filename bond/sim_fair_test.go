@@ -5,26 +5,64 @@ import (
 	"time"
 )
 
+// crowded are links by one of which a plain connection goes, too. The queue of the second is a tenth of a second long.
+var crowded = []line{{mbit: 16, rtt: 20 * time.Millisecond, queue: 50 * time.Millisecond}, {mbit: 16, rtt: 20 * time.Millisecond}}
+
 func TestAPlainConnectionBesideTheBondGetsItsShare(t *testing.T) {
-	for _, l := range []line{
-		{mbit: 16, rtt: 20 * time.Millisecond, queue: 50 * time.Millisecond}, {mbit: 16, rtt: 20 * time.Millisecond},
-	} {
+	for _, l := range crowded {
+		for _, from := range []time.Duration{5 * time.Second, 10 * time.Second} {
+			forSeeds(t, 2, func(t *testing.T, w *world) {
+				a, b, links := twins(w, l, 2)
+				c := startTCP(a, b, 1, 0)
+				plain := startPlainTCP(w, links[0], 9)
+				start := w.now
+				w.run(start + from)
+				before, ours := plain.goodput(), links[0].there.carried
+				both := c.goodput()
+				over := from + 10*time.Second
+				w.run(w.now + over)
+				mbit := (plain.goodput() - before) * 8 / 1e6 / over.Seconds()
+				part := mbit / (l.mbit * mss / 1420)
+				t.Logf("%v Mbit/s %v, from %v on: the plain one has %.1f Mbit/s, %.0f %%; the bond %.1f; the link carried %.1f", l.mbit, l.rtt, from, mbit, part*100,
+					(c.goodput()-both)*8/1e6/over.Seconds(), float64(links[0].there.carried-ours)*8/1e6/over.Seconds())
+				if part < 0.3 || part > 0.7 {
+					t.Errorf("a plain connection beside the bond has %.0f %% of the link", part*100)
+				}
+			})
+		}
+	}
+}
+
+// TestALinkThatOthersFillTakesNothingFromAnother has a connection begin that is far from filling both links. By the one that others fill packets come
+// late, and all that went by the other one waited for them: it had half of what the other link alone gives.
+func TestALinkThatOthersFillTakesNothingFromAnother(t *testing.T) {
+	for _, l := range crowded {
 		forSeeds(t, 2, func(t *testing.T, w *world) {
 			a, b, links := twins(w, l, 2)
 			c := startTCP(a, b, 1, 0)
-			plain := startPlainTCP(w, links[0], 9)
-			start := w.now
-			w.run(start + 10*time.Second)
-			before, ours := plain.goodput(), links[0].there.carried
-			both := c.goodput()
-			w.run(start + 30*time.Second)
-			mbit := (plain.goodput() - before) * 8 / 1e6 / 20
-			part := mbit / (l.mbit * mss / 1420)
-			t.Logf("%v Mbit/s %v: the plain one has %.1f Mbit/s, %.0f %%; the bond %.1f; the link carried %.1f", l.mbit, l.rtt, mbit, part*100,
-				(c.goodput()-both)*8/1e6/20, float64(links[0].there.carried-ours)*8/1e6/20)
-			if part < 0.3 || part > 0.7 {
-				t.Errorf("a plain connection beside the bond has %.0f %% of the link", part*100)
+			startPlainTCP(w, links[0], 9)
+			w.run(w.now + time.Second)
+			before := c.goodput()
+			w.run(w.now + 4*time.Second)
+			if mbit := (c.goodput() - before) * 8 / 1e6 / 4; mbit < 0.9*l.mbit*mss/1420 {
+				t.Errorf("queue %v: with a link of %v Mbit/s for itself and one that others fill a connection has %.1f", l.queue, l.mbit, mbit)
 			}
 		})
 	}
+}
+
+func TestAPathIsNotHeldToBeLongerSinceOthersFillIt(t *testing.T) {
+	forSeeds(t, 2, func(t *testing.T, w *world) {
+		l := crowded[1]
+		a, b, links := twins(w, l, 2)
+		startTCP(a, b, 1, 0)
+		w.run(w.now + 3*time.Second)
+		startPlainTCP(w, links[0], 9)
+		for range 40 {
+			w.run(w.now + time.Second)
+			if p := a.s.Status(nil)[0]; p.MinRTT > l.rtt+10*time.Millisecond {
+				t.Fatalf("%v after they met a path of %v is held to have %v", w.now, l.rtt, p.MinRTT)
+			}
+		}
+	})
 }
