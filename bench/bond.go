@@ -32,8 +32,10 @@ type BondOptions struct {
 // What BondOptions are unless somebody says otherwise.
 const (
 	BondRounds = 3
-	BondLength = 20 * time.Second
-	BondWorlds = 7
+	// BondFullRounds is BondRounds for the full table.
+	BondFullRounds = 5
+	BondLength     = 20 * time.Second
+	BondWorlds     = 7
 	// BondLoad is what two cores carry, of what units are taken to need ([bondUnit.weight]), and the least by which the whole table takes
 	// twenty minutes. Batches that are taken to need 1.83 to 1.90 kept both cores busy for 56 to 88 %. How busy processors are
 	// says little by itself: whoever waits for a packet looks for it for a while as long as nobody else wants the processor.

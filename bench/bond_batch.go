@@ -118,6 +118,27 @@ func load(units []*bondUnit) (sum float64) {
 	return sum
 }
 
+// throughMost is how much all links of a batch may carry together, in Mbit/s: one thread plays them all, whatever flows by them. With 444 to 464 every
+// run had what it has alone; with 704 and 875 (MPTCP by 8 x 32 or 300 + 80, in both directions at once, which needs no nodes and so little else)
+// that thread was late, and a bond of 4 x 8 or 8 x 8 beside it had 9 of 29 Mbit/s, 50 of 58, MPTCP 300 of 380, while the processors were busy
+// for 64 and 70 %.
+const throughMost = 480
+
+// through is how much the links of units may carry together, in Mbit/s.
+func through(units ...*bondUnit) (sum float64) {
+	for _, u := range units {
+		for _, l := range u.links {
+			sum += l.Mbit
+		}
+	}
+	return sum
+}
+
+// fit reports whether units may run at once.
+func fit(units []*bondUnit, worlds int, most float64) bool {
+	return len(units) <= worlds && load(units) <= most && through(units...) <= throughMost
+}
+
 // length is how long a batch takes: as long as its longest unit.
 func length(batch []*bondUnit) (d time.Duration) {
 	for _, u := range batch {
@@ -139,9 +160,9 @@ func (r *bondRun) batches(units []*bondUnit) (list [][]*bondUnit) {
 	return list
 }
 
-// pack puts units together so that no batch has more than worlds of them or takes more than most, and there are few: the long
+// pack puts units together so that no batch has more than worlds of them, takes more than most or carries too much, and there are few: the long
 // ones first, and of equally long ones the heavy ones (any fit decreasing), each into the batch with room for it whose units were nearest to
-// it in the order in which they were given. A unit that takes more than most by itself is alone. Short ones end before the others of their
+// it in the order in which they were given. A unit that is too much by itself is alone. Short ones end before the others of their
 // batch, which have the processors to themselves then.
 func pack(units []*bondUnit, worlds int, most float64) (list [][]*bondUnit) {
 	place := map[*bondUnit]int{}
@@ -159,7 +180,7 @@ func pack(units []*bondUnit, worlds int, most float64) (list [][]*bondUnit) {
 	}) {
 		into, least := -1, 0
 		for i, b := range list {
-			if far := max(middle(b)-place[u], place[u]-middle(b)); len(b) < worlds && load(b)+u.weight() <= most && (into < 0 || far < least) {
+			if far := max(middle(b)-place[u], place[u]-middle(b)); (into < 0 || far < least) && fit(append(b[:len(b):len(b)], u), worlds, most) {
 				into, least = i, far
 			}
 		}

@@ -10,13 +10,19 @@ import (
 )
 
 func TestBatchesFitIntoTheMachineAndRoundsFollowEachOther(t *testing.T) {
-	r := &bondRun{BondOptions: BondOptions{Rounds: BondRounds, Length: BondLength, Worlds: BondWorlds, Load: BondLoad}}
+	t.Run("default", func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondRounds}) })
+	t.Run("full", func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondFullRounds, Full: true}) })
+}
+
+func batchesFit(t *testing.T, o BondOptions) {
+	o.Length, o.Worlds, o.Load = BondLength, BondWorlds, BondLoad
+	r := &bondRun{BondOptions: o}
 	units := r.units()
 	seen := map[*bondUnit]bool{}
 	round := 1
 	for _, b := range r.batches(units) {
-		if sum := load(b); sum > BondLoad || len(b) > BondWorlds {
-			t.Errorf("%d runs that need %.2f at once, of %d and %.2f", len(b), sum, BondWorlds, BondLoad)
+		if !fit(b, BondWorlds, BondLoad) {
+			t.Errorf("%d runs that need %.2f and carry %.0f Mbit/s at once, of %d, %.2f and %d", len(b), load(b), through(b...), BondWorlds, BondLoad, throughMost)
 		}
 		for _, u := range b {
 			if u.round < round || u.round > round+1 || u.round != b[0].round {
@@ -79,12 +85,12 @@ func TestPackingLosesNothingAndLeavesNoTwoBatchesThatFitTogether(t *testing.T) {
 			for _, u := range b {
 				count[u]++
 			}
-			if len(b) > worlds || len(b) > 1 && load(b) > most || len(b) == 0 {
-				t.Fatalf("%d runs that need %.2f, of %d and %.2f", len(b), load(b), worlds, most)
+			if len(b) > 1 && !fit(b, worlds, most) || len(b) == 0 {
+				t.Fatalf("%d runs that need %.2f and carry %.0f Mbit/s, of %d, %.2f and %d", len(b), load(b), through(b...), worlds, most, throughMost)
 			}
 			for _, c := range list[:i] {
-				if len(b)+len(c) <= worlds && load(b)+load(c) <= most {
-					t.Fatalf("%.2f and %.2f could be one of %.2f", load(b), load(c), most)
+				if fit(slices.Concat(b, c), worlds, most) {
+					t.Fatalf("%.2f and %.2f, %.0f and %.0f Mbit/s, could be one of %.2f", load(b), load(c), through(b...), through(c...), most)
 				}
 			}
 		}

@@ -37,7 +37,7 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 				return usagef("--runs, --worlds and --load must be at least 1, --length at least %v", shortest)
 			}
 			if o.Full && !c.Flags().Changed("runs") {
-				o.Rounds = 5
+				o.Rounds = bench.BondFullRounds
 			}
 			if err := checkOnly(o.Only, names); err != nil {
 				return err
@@ -52,7 +52,7 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these, with commas between (default all)")
-	f.IntVar(&o.Rounds, "runs", bench.BondRounds, "runs of each subject of a case (with --full: 5)")
+	f.IntVar(&o.Rounds, "runs", bench.BondRounds, fmt.Sprintf("runs of each subject of a case (with --full: %d)", bench.BondFullRounds))
 	f.BoolVar(&o.Full, "full", false, "measure with bbr as the inner flow's congestion control, too, and every case in every run")
 	f.DurationVar(&o.Length, "length", bench.BondLength, "of a run where throughput is measured; the first 5 s of it do not count")
 	f.IntVar(&o.Worlds, "worlds", bench.BondWorlds, "runs at once, at most, each in an internet of its own")
