@@ -194,10 +194,10 @@ func TestALineCarriesItsRateAndFollowsItsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		// 1448 of 1514 bytes are TCP's payload. A machine that does other things starves who sends or reads, and then what has
-		// piled up comes at once; so one of several looks has to be right.
+		// piled up comes at once; so one of many looks has to be right: other packages' tests keep the processors for half a minute.
 		most := rate * 1448 / 1514
 		var seen []float64
-		for range 6 {
+		for range 60 {
 			got := measure()
 			if seen = append(seen, got); got <= most*1.02 && got >= most*0.95 {
 				break
