@@ -21,6 +21,9 @@ type crowd struct {
 // purpose. It returns for how long the least delay could not be seen, and is not forgotten.
 func (c *crowd) add(now, by, chance time.Duration, filled bool) (hidden time.Duration) {
 	passed := now - c.at
+	if !c.least.some { // the first
+		passed, c.none = 0, now
+	}
 	c.at = now
 	if c.least.add(now, crowdWithin, float64(max(by, 0))) <= float64(chance) && !filled {
 		c.none = now
