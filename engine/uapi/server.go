@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -57,39 +58,50 @@ func Serve(dir, name string, dev Device, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
+// listen makes the socket, and shows it when it answers: wg(8) removes one that refuses it, as a socket does between bind(2)
+// and listen(2).
 func (s *Server) listen() error {
-	addr := &net.UnixAddr{Net: "unix", Name: s.path}
-	l, err := net.ListenUnix("unix", addr)
-	if errors.Is(err, syscall.EADDRINUSE) { // a file is there: somebody's, or one that a killed process has left
-		st, e := os.Lstat(s.path)
-		if e == nil && st.Mode().Type() != fs.ModeSocket {
-			return errors.New("something else is there: move it away")
-		}
-		if c, e := net.DialUnix("unix", nil, addr); e == nil {
-			c.Close()
-			return ErrTaken
-		} else if !errors.Is(e, syscall.ECONNREFUSED) {
-			return err
-		}
-		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		l, err = net.ListenUnix("unix", addr)
-	}
+	hidden := fmt.Sprintf("%s.%08x", s.path, rand.Uint32())
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: hidden})
 	if err != nil {
 		return err
 	}
-	l.SetUnlinkOnClose(false) // by then it may be another's
-	if err = os.Chmod(s.path, 0o600); err == nil {
-		s.ours, err = os.Lstat(s.path)
+	defer os.Remove(hidden)
+	l.SetUnlinkOnClose(false) // of its names, one is gone by then, and the other may be another's
+	if err = os.Chmod(hidden, 0o600); err == nil {
+		s.ours, err = os.Lstat(hidden)
+	}
+	if err == nil {
+		err = s.show(hidden)
 	}
 	if err != nil {
 		l.Close()
-		os.Remove(s.path)
 		return err
 	}
 	s.l = l
 	return nil
+}
+
+// show gives the socket its name, that of one too that a killed process has left.
+func (s *Server) show(hidden string) error {
+	err := os.Link(hidden, s.path)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	st, e := os.Lstat(s.path)
+	if e == nil && st.Mode().Type() != fs.ModeSocket {
+		return errors.New("something else is there: move it away")
+	}
+	if c, e := net.Dial("unix", s.path); e == nil {
+		c.Close()
+		return ErrTaken
+	} else if !errors.Is(e, syscall.ECONNREFUSED) && !errors.Is(e, fs.ErrNotExist) {
+		return e
+	}
+	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Link(hidden, s.path)
 }
 
 // Close ends all that is under way and removes the socket.

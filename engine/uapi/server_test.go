@@ -170,6 +170,45 @@ func TestTheSocketIsTheOwnersAndGoesWithTheServer(t *testing.T) {
 }
 
 // TestDebiansToolsUnderstandAndAreUnderstood runs wg, which looks in the one directory that there is.
+// Wg(8) removes a socket that refuses a connection, and `wg show` may come at any time.
+func TestTheSocketRefusesNobodyFromWhenItIsThere(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "weft0.sock")
+	refused := 0
+	for range 300 {
+		up, asked := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(asked)
+			for {
+				select {
+				case <-up:
+					return
+				default:
+				}
+				c, err := net.Dial("unix", path)
+				if err == nil {
+					c.Close()
+				} else if errors.Is(err, syscall.ECONNREFUSED) {
+					refused++
+				}
+			}
+		}()
+		s, err := Serve(dir, "weft0", &fake{}, slog.New(slog.DiscardHandler))
+		close(up)
+		<-asked
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	if refused > 0 {
+		t.Errorf("%d were refused", refused)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 func TestDebiansToolsUnderstandAndAreUnderstood(t *testing.T) {
 	wg, err := exec.LookPath("wg")
 	if err != nil {
