@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -276,7 +277,11 @@ func openUserspace(t *testing.T, m machine, n tunnel, p *netns.Process) {
 		if err := p.Err(); err != nil {
 			return err
 		}
-		_, err := os.Stat(socket)
+		// Its file is there before it listens, and wg removes a socket that refuses it.
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			err = c.Close()
+		}
 		return err
 	})
 	if err != nil {
