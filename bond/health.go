@@ -22,6 +22,9 @@ const (
 	// what a thread of the receiver waits for its turn.
 	lateLeast = 12 * time.Millisecond
 	lateMost  = 100 * time.Millisecond
+	// stoppedFor is how late the packet after the newest may be of a path under suspicion for that to be over. The receiver says so stopAfter the newest,
+	// and there may have been a pause between the two.
+	stoppedFor = stopAfter / 2
 	// overdueFew is how many packets in a row have to be late for silence. On a path that loses many it takes more.
 	overdueFew = 3
 	// proofs is how many packets have to come by a path that is back until it is trusted.
@@ -322,11 +325,11 @@ func (s *Sender) believe(now time.Duration, l *lane) {
 	r := h.revived
 	h.revived = revived{}
 	for i := l.newest; r.some && i != l.flights.head && !h.unreads(now); i++ {
-		f, most := l.flights.at(i), lateLeast+l.packets()
+		f := l.flights.at(i)
 		if f.state == arrived || f.state == void {
 			continue
 		}
-		if s.remote.clock-r.at > most && s.remote.clock-f.sent-l.est.owd.base() > most {
+		if next := max(r.at, f.sent+l.est.owd.base()) + l.takes(int(f.size)); s.remote.clock-next > stoppedFor {
 			h.doubted = r.doubted // that is old news: what was sent after it has not come
 			return
 		}

@@ -318,16 +318,20 @@ func TestAConnectionThatFilledTwoLinksGoesOnSoonByTheOneThatIsLeft(t *testing.T)
 func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
 	for _, x := range []struct {
 		name        string
-		there, back bool // fails
+		rate        float64 // of what the link carries
+		there, back bool    // fails
 		nap, gap    time.Duration
 		idle, lost  int // bytes in 5 s, datagrams
 	}{
-		{"both ways", true, true, 0, 100 * time.Millisecond, 0, 5},
-		{"outwards", true, false, 0, 100 * time.Millisecond, 0, 5},
-		{"inwards", false, true, 0, 100 * time.Millisecond, 0, 5},
-		{"both ways, on a busy machine", true, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
-		{"outwards, on a busy machine", true, false, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
-		{"inwards, on a busy machine", false, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+		{"both ways", 0.8, true, true, 0, 100 * time.Millisecond, 0, 5},
+		// Between two datagrams there is more time: what the receiver says when they have stopped is about fewer of them.
+		{"both ways, at half the rate", 0.4, true, true, 0, 100 * time.Millisecond, 0, 5},
+		{"both ways, at a fifth", 0.2, true, true, 0, 100 * time.Millisecond, 0, 5},
+		{"outwards", 0.8, true, false, 0, 100 * time.Millisecond, 0, 5},
+		{"inwards", 0.8, false, true, 0, 100 * time.Millisecond, 0, 5},
+		{"both ways, on a busy machine", 0.8, true, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+		{"outwards, on a busy machine", 0.8, true, false, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
+		{"inwards, on a busy machine", 0.8, false, true, 10 * time.Millisecond, 150 * time.Millisecond, 5 * 2 * 2000, 20},
 	} {
 		forSeeds(t, 4, func(t *testing.T, w *world) {
 			a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
@@ -335,7 +339,7 @@ func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
 				n.ways[1].metric = 20
 				n.setPaths()
 			}
-			u := startUDP(a, b, 1, 0.8*16*1200/1284, 1200)
+			u := startUDP(a, b, 1, x.rate*16*1200/1284, 1200)
 			if x.nap > 0 {
 				naps(w, x.nap, a, b)
 			}
