@@ -213,36 +213,33 @@ func downUnits(_ *bondRun, c *bondCase) []*bondUnit {
 		bondEvent{at: secondGone, what: goesDown, link: 0}, bondEvent{at: secondBack, what: comesUp, link: 0}))
 }
 
-// goneAt and backAt are when a link goes and comes back beside a TCP flow.
+// When a link changes beside a TCP flow, and back. Linux's BBR has four packets under way for 0.2 s once it has seen no shorter round trip for 10 s
+// (BBR's ProbeRTT): 10 and 20 s after its beginning, on any link. A half second with that in it has 60 % of the rate of one link, with or
+// without weft; what a flow has of links that change is looked at where it is not.
 const (
-	goneAt = 6 * time.Second
-	backAt = 10 * time.Second
+	flowWarm   = 3 * time.Second         // a flow by two links is taken to have what they have
+	flowFull   = 9500 * time.Millisecond // until when it has that
+	goneAt     = 11 * time.Second
+	backAt     = 15 * time.Second
+	flowLength = 20 * time.Second
 )
 
 func backUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
 	for _, how := range [][2]bondHappening{{goesDark, isLight}, {goesDown, comesUp}} {
-		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: failLength, warm: backWarm, load: loadTCP, once: how[0] == goesDown,
+		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: flowLength, warm: flowWarm, load: loadTCP, once: how[0] == goesDown,
 			script: []bondEvent{{at: goneAt, what: how[0], link: 1}, {at: backAt, what: how[1], link: 1}}})...)
 	}
 	return list
 }
 
-// backWarm is when a flow by two links is taken to have what they have.
-const backWarm = 3 * time.Second
-
-// narrowAt and wideAt are when a link's rate changes, and halved is what it is between.
-const (
-	narrowAt = 6 * time.Second
-	wideAt   = 10 * time.Second
-)
-
+// halved is what a link is whose rate changes, from goneAt to backAt.
 var halved = BondLink{Mbit: 8, RTTms: 20}
 
 func capacityUnits(r *bondRun, c *bondCase) []*bondUnit {
 	flow := bondUnit{length: r.Length, warm: bondWarm, load: loadTCP}
 	u := flow
-	u.subject, u.links, u.length, u.warm = bonded, c.links, failLength, backWarm
-	u.script = []bondEvent{{at: narrowAt, what: isChanged, link: 1, to: halved}, {at: wideAt, what: isChanged, link: 1, to: c.links[1]}}
+	u.subject, u.links, u.length, u.warm = bonded, c.links, flowLength, flowWarm
+	u.script = []bondEvent{{at: goneAt, what: isChanged, link: 1, to: halved}, {at: backAt, what: isChanged, link: 1, to: c.links[1]}}
 	return append(both(u), aloneUnits(flow, []BondLink{c.links[0], halved}, single)...)
 }
 
