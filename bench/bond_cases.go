@@ -50,7 +50,7 @@ var bondCases = slices.Concat(
 			links: pair60, units: downUnits, judge: judgeDown},
 		{name: "link-back", about: "one of two links is gone for 4 s, with and without word of it, and back; one TCP flow",
 			links: pair20, units: backUnits, judge: judgeBack},
-		{name: "capacity", about: "one of two links of 16 Mbit/s has 8 for 4 s; one TCP flow", links: pair20, units: capacityUnits, judge: judgeCapacity},
+		{name: "capacity", about: "one of two links of 16 Mbit/s has 8 for 3 s; one TCP flow", links: pair20, units: capacityUnits, judge: judgeCapacity},
 		{name: "flaps", about: "one of two links is gone 100 times in 60 s, with and without word of it", links: pair60, units: flapUnits, judge: judgeFlaps},
 		{name: "metric", about: "two links of metrics 10 and 20, the first falls silent; datagrams at 80 % of what one carries", links: pair60, units: metricUnits, judge: judgeMetric},
 		{name: "beside", about: "a plain TCP flow by the first of two links of 16 Mbit/s", links: pair20, units: besideUnits, judge: judgeBeside},
@@ -213,33 +213,39 @@ func downUnits(_ *bondRun, c *bondCase) []*bondUnit {
 		bondEvent{at: secondGone, what: goesDown, link: 0}, bondEvent{at: secondBack, what: comesUp, link: 0}))
 }
 
-// When a link changes beside a TCP flow, and back. Linux's BBR has four packets under way for 0.2 s once it has seen no shorter round trip for 10 s
+// When a link goes and comes back beside a TCP flow. Linux's BBR has four packets under way for 0.2 s once it has seen no shorter round trip for 10 s
 // (BBR's ProbeRTT): 10 and 20 s after its beginning, on any link. A half second with that in it has 60 % of the rate of one link, with or
-// without weft; what a flow has of links that change is looked at where it is not.
+// without weft. So that comes while the link is gone, before it is looked at what the flow has by the other one.
 const (
-	flowWarm   = 3 * time.Second         // a flow by two links is taken to have what they have
-	flowFull   = 9500 * time.Millisecond // until when it has that
-	goneAt     = 11 * time.Second
-	backAt     = 15 * time.Second
-	flowLength = 20 * time.Second
+	flowWarm   = 3 * time.Second // a flow by two links is taken to have what they have
+	goneAt     = 8 * time.Second
+	aloneFrom  = 11 * time.Second
+	backAt     = 12 * time.Second
+	backLength = 17 * time.Second
 )
 
 func backUnits(_ *bondRun, c *bondCase) (list []*bondUnit) {
 	for _, how := range [][2]bondHappening{{goesDark, isLight}, {goesDown, comesUp}} {
-		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: flowLength, warm: flowWarm, load: loadTCP, once: how[0] == goesDown,
+		list = append(list, both(bondUnit{subject: bonded, links: c.links, length: backLength, warm: flowWarm, load: loadTCP, once: how[0] == goesDown,
 			script: []bondEvent{{at: goneAt, what: how[0], link: 1}, {at: backAt, what: how[1], link: 1}}})...)
 	}
 	return list
 }
 
-// halved is what a link is whose rate changes, from goneAt to backAt.
+// narrowAt and wideAt are when a link's rate changes, after BBR's ProbeRTT, and halved is what it is between.
+const (
+	narrowAt     = 11 * time.Second
+	wideAt       = 14 * time.Second
+	narrowLength = 17 * time.Second
+)
+
 var halved = BondLink{Mbit: 8, RTTms: 20}
 
 func capacityUnits(r *bondRun, c *bondCase) []*bondUnit {
 	flow := bondUnit{length: r.Length, warm: bondWarm, load: loadTCP}
 	u := flow
-	u.subject, u.links, u.length, u.warm = bonded, c.links, flowLength, flowWarm
-	u.script = []bondEvent{{at: goneAt, what: isChanged, link: 1, to: halved}, {at: backAt, what: isChanged, link: 1, to: c.links[1]}}
+	u.subject, u.links, u.length, u.warm = bonded, c.links, narrowLength, flowWarm
+	u.script = []bondEvent{{at: narrowAt, what: isChanged, link: 1, to: halved}, {at: wideAt, what: isChanged, link: 1, to: c.links[1]}}
 	return append(both(u), aloneUnits(flow, []BondLink{c.links[0], halved}, single)...)
 }
 

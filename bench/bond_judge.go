@@ -207,13 +207,13 @@ func judgeBack(r *BondReport, c *bondCase, control string) {
 				if len(x.Events) != 2 || x.Events[1].What != how {
 					continue
 				}
-				full, half := x.mean(flowWarm.Seconds(), flowFull.Seconds()), x.mean(gone+2, back)
+				full, half := x.mean(flowWarm.Seconds(), gone), x.mean(aloneFrom.Seconds(), back)
 				if full == 0 || half == 0 {
 					continue
 				}
-				rates = append(rates, x.mean(back+2, flowLength.Seconds())/full)
-				took = append(took, x.settled(back, flowLength.Seconds(), 0.95*full))
-				dips = append(dips, max(0, 1-x.lowest(back, flowLength.Seconds())/half))
+				rates = append(rates, x.mean(back+2, backLength.Seconds())/full)
+				took = append(took, x.settled(back, backLength.Seconds(), 0.95*full))
+				dips = append(dips, max(0, 1-x.lowest(back, backLength.Seconds())/half))
 			}
 			name := map[bondHappening]string{isLight: "after silence", comesUp: "after down"}[how]
 			r.goal(BondGoal{Case: c.name, Name: name + ", x the full rate from 2 s on", Direction: direction, Control: control, Least: 0.95}, rates)
@@ -225,7 +225,7 @@ func judgeBack(r *BondReport, c *bondCase, control string) {
 
 // judgeCapacity is about how soon a flow has what links that change have.
 func judgeCapacity(r *BondReport, c *bondCase, control string) {
-	narrow, wide := goneAt.Seconds(), backAt.Seconds()
+	narrow, wide := narrowAt.Seconds(), wideAt.Seconds()
 	for _, out := range directions {
 		direction := (&bondUnit{out: out}).direction()
 		full, less := r.alone(single, c.links[0], direction, control, loadTCP), r.alone(single, halved, direction, control, loadTCP)
@@ -235,7 +235,7 @@ func judgeCapacity(r *BondReport, c *bondCase, control string) {
 				continue
 			}
 			down = append(down, x.settled(narrow, wide, 0.9*(full+less)))
-			up = append(up, x.settled(wide, flowLength.Seconds(), 0.9*2*full))
+			up = append(up, x.settled(wide, narrowLength.Seconds(), 0.9*2*full))
 			rates = append(rates, x.mean(narrow+1, wide)/(full+less))
 		}
 		r.goal(BondGoal{Case: c.name, Name: "16 to 8, settled at 90 % of the links alone", Direction: direction, Control: control, Unit: "s", Most: most(1)}, down)
