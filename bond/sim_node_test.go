@@ -131,7 +131,7 @@ func (n *node) push(inner []byte) {
 	if n.urgent != nil && n.urgent(inner) {
 		c = queue.Urgent
 	}
-	n.q.Push(n.wall(), queue.Item[[]byte]{Value: inner, Size: sealedSize(inner), Peer: 1, Flow: uint32(binary.BigEndian.Uint16(inner[4:])), Class: c, Again: inner[6] == 1})
+	n.q.Push(n.wall(), queue.Item[[]byte]{Value: inner, Size: sealedSize(inner), Peer: 1, Flow: uint32(binary.BigEndian.Uint16(inner[4:])), Class: c, Again: inner[6] == 1, End: uint32(binary.BigEndian.Uint64(inner[8:])) + 1})
 	n.pump()
 }
 

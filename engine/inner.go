@@ -11,7 +11,7 @@ import (
 // What is read of an inner packet: where it goes, which flow it is of, how urgent it is. Options, extension headers and
 // fragments need no care here: a flow that is not told apart shares its turn with others of the same addresses.
 const (
-	sizeIPv4, sizeIPv6 = 20, 40
+	sizeIPv4, sizeIPv6, sizeTCP = 20, 40, 20
 
 	protoTCP, protoUDP = 6, 17
 	// moreOrOffset are the bits of IPv4's fragment field that say: this is one.
@@ -26,7 +26,7 @@ type flow struct {
 	hash uint32
 	dscp uint8
 	ecn  bool // says that it understands congestion marks
-	tcp  bool // sends again what is lost
+	tcp  int  // where its header begins, in bytes; 0: it has none
 }
 
 // flowOf reads a packet's headers; false: it is no whole IP packet.
@@ -62,8 +62,22 @@ func flowOf(b []byte) (f flow, ok bool) {
 	if (proto == protoTCP || proto == protoUDP) && len(b) >= at+4 {
 		h = mix(h, uint64(binary.LittleEndian.Uint32(b[at:])))
 	}
-	f.hash, f.tcp = uint32(h^h>>32), proto == protoTCP
+	f.hash = uint32(h ^ h>>32)
+	if proto == protoTCP {
+		f.tcp = at
+	}
 	return f, true
+}
+
+// carries is where what a packet of the flow carries ends, as its connection counts (RFC 9293 section 3.4). It is false for one that carries nothing that is
+// sent again if it is lost, and for a fragment.
+func (f *flow) carries(b []byte) (end uint32, ok bool) {
+	at := f.tcp
+	if at == 0 || len(b) < at+sizeTCP || b[0]>>4 == 4 && binary.BigEndian.Uint16(b[6:])&moreOrOffset != 0 {
+		return 0, false
+	}
+	payload := len(b) - at - int(b[at+12]>>4)*4
+	return binary.BigEndian.Uint32(b[at+4:]) + uint32(payload), payload > 0
 }
 
 // mix is a multiplication folded: cheap, and good enough for telling flows apart. Who makes flows collide shares their turn.

@@ -91,7 +91,8 @@ func (o *sender) bonded(b *bonded, now time.Time, f *flow, n int) bool {
 		x := l.take()
 		x.peer, x.twice = b.peer, twice
 		x.n = copy(x.data, piece)
-		l.queue.Push(now, queue.Item[*parcel]{Value: x, Size: x.n, Flow: f.hash, Class: class, ECN: f.ecn, Again: f.tcp})
+		end, again := f.carries(piece)
+		l.queue.Push(now, queue.Item[*parcel]{Value: x, Size: x.n, Flow: f.hash, Class: class, ECN: f.ecn, Again: again, End: end})
 	}
 	return true
 }

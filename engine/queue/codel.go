@@ -26,7 +26,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 			c.dropping = false
 			return it, true
 		}
-		for c.dropping && now >= c.next {
+		for c.dropping && now >= c.next && !it.stays() {
 			c.count++
 			if q.congested(&it) {
 				c.next = q.control(c, c.next)
@@ -44,7 +44,7 @@ func (q *Queue[T]) dequeue(now instant, i int32) (it Item[T], ok bool) {
 		}
 		return it, true
 	}
-	if !late {
+	if !late || it.stays() {
 		return it, true
 	}
 	// A row that begins soon after the last one goes on about where that one was (RFC 8289 section 5.6).
@@ -83,15 +83,22 @@ func (q *Queue[T]) congested(it *Item[T]) bool {
 // queue is long. A packet that is dropped twice holds everything up for both.
 const cutFor = 2
 
-// cut drops what else of a connection has waited for longer than SetMost says, but for its last packet, and tells when the next may be dropped. Where
-// packets are marked nothing is sent again, and of datagrams each is missed for itself.
+// stays reports whether a packet is not to be dropped: it is sent again, and so it was dropped before, or lost. All that came meanwhile waits for it at the
+// other end, and would do so for another round trip and as long as the queue is.
+func (it *Item[T]) stays() bool { return it.repeat && !it.ECN }
+
+// cut drops what else of a connection has waited for longer than SetMost says, but for its last packet and what it sends again, and tells when the next may be
+// dropped. Where packets are marked nothing is sent again, and of datagrams each is missed for itself.
 func (q *Queue[T]) cut(now instant, i int32) (next instant) {
-	for f := &q.flows[i]; q.most > 0 && f.head != f.tail; {
-		if it := &q.nodes[f.head].item; it.ECN || !it.Again || now-it.at <= q.most {
-			break
+	f := &q.flows[i]
+	for before, n := int32(none), f.head; q.most > 0 && n != f.tail && now-q.nodes[n].item.at > q.most; {
+		if it := &q.nodes[n].item; it.ECN || !it.Again || it.repeat {
+			before, n = n, q.nodes[n].next
+			continue
 		}
+		n = q.nodes[n].next
 		q.stats.Late++
-		q.drop(q.take(i).Value)
+		q.drop(q.takeAfter(i, before).Value)
 		next = now + cutFor*q.interval
 	}
 	return next

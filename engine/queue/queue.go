@@ -25,7 +25,8 @@
 //
 // Each flow has a CoDel of its own: when packets have been waiting longer than [Target] for an [Interval], one is marked
 // with congestion experienced (RFC 3168) if the flow said that it understands, else dropped from the head, and then more and more often until
-// the queue is short again; and with one of a connection, if the caller says so, all that have waited for too long ([Queue.SetMost]). The bound in bytes is for what does not listen: past it, the longest flow of the peer with the
+// the queue is short again; and with one of a connection, if the caller says so, all that have waited for too long ([Queue.SetMost]). What a connection
+// sends again is not dropped, but what follows it: or nothing that follows would be of use for as long again. The bound in bytes is for what does not listen: past it, the longest flow of the peer with the
 // most bytes loses from its head.
 //
 // Files: queue.go (packets in and out, classes), turns.go (peers, flows, and whose turn it is), codel.go.
@@ -84,12 +85,14 @@ type Item[T any] struct {
 	Peer  uint32 // whom it is for: any number that is the peer's alone
 	Flow  uint32 // hash of what makes a flow
 	Class Class
-	ECN   bool // may be marked instead of dropped
-	Again bool // of a connection that sends again what is lost
+	ECN   bool   // may be marked instead of dropped
+	Again bool   // it carries what its connection sends again if it is lost
+	End   uint32 // of such a packet: where what it carries ends, as its connection counts (RFC 9293 section 3.4)
 	// Marked is set by Pop: the packet is to say that there is congestion.
 	Marked bool
 
-	at instant
+	at     instant
+	repeat bool // it is sent again, if Again
 }
 
 // An instant is a time as the Queue counts it, in nanoseconds; zero is none.
@@ -198,11 +201,12 @@ func (q *Queue[T]) Push(now time.Time, it Item[T]) {
 	}
 	it.at, it.Marked = q.instant(now), false
 	it.Class = min(it.Class, classes-1)
+	i := q.flowOf(it.Peer, it.Class, it.Flow%Flows)
+	f := &q.flows[i]
+	it.repeat = it.Again && f.repeats(it.Flow, it.End)
 	n := q.free
 	q.free = q.nodes[n].next
 	q.nodes[n] = node[T]{it, none}
-	i := q.flowOf(it.Peer, it.Class, it.Flow%Flows)
-	f := &q.flows[i]
 	if f.head == none {
 		f.head = n
 		q.begins(i, it.Size)
@@ -328,12 +332,21 @@ func (q *Queue[T]) next(c Class) int32 {
 }
 
 // take takes out a flow's oldest packet.
-func (q *Queue[T]) take(i int32) Item[T] {
+func (q *Queue[T]) take(i int32) Item[T] { return q.takeAfter(i, none) }
+
+// takeAfter takes out the packet behind that of a node.
+func (q *Queue[T]) takeAfter(i, before int32) Item[T] {
 	f := &q.flows[i]
-	n := f.head
+	at := &f.head
+	if before != none {
+		at = &q.nodes[before].next
+	}
+	n := *at
 	it := q.nodes[n].item
-	if f.head = q.nodes[n].next; f.head == none {
-		f.tail = none
+	if *at = q.nodes[n].next; *at == none {
+		f.tail = before
+	}
+	if f.head == none {
 		q.idle.push(q.idleLinks, i)
 	}
 	q.nodes[n] = node[T]{next: q.free}

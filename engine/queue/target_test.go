@@ -40,7 +40,7 @@ func TestWhatIsLeftBehindALossHasNotWaitedLongerThanItMay(t *testing.T) {
 		q.SetMost(60 * time.Millisecond)
 		now := time.Unix(1000, 0)
 		for i := range 1000 { // one comes each millisecond, and one goes in two
-			q.Push(now, Item[int]{Value: i, Size: 1400, Again: x.again, ECN: x.ecn})
+			q.Push(now, Item[int]{Value: i, Size: 1400, Again: x.again, End: uint32(i + 1), ECN: x.ecn})
 			now = now.Add(time.Millisecond)
 			if i%2 == 0 {
 				continue
@@ -67,38 +67,63 @@ func TestWhatIsLeftBehindALossHasNotWaitedLongerThanItMay(t *testing.T) {
 	}
 }
 
-// TestWhatIsSentAgainAfterACutIsNotDroppedAgain has a connection that sends again at once what is dropped, behind what waits.
-func TestWhatIsSentAgainAfterACutIsNotDroppedAgain(t *testing.T) {
-	const most = 100 * time.Millisecond
+// TestWhatIsSentAgainIsNotDroppedAgain has a connection that sends again at once what is dropped, behind what waits, whether it was dropped alone or with all
+// that had waited for too long.
+func TestWhatIsSentAgainIsNotDroppedAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var dropped []int
+	times := map[int]int{}
 	q := New[int](4<<20, 2048, func(v int) { dropped = append(dropped, v) })
 	q.SetTarget(60*time.Millisecond, 240*time.Millisecond)
-	q.SetMost(most)
-	push := func(v int) { q.Push(now, Item[int]{Value: v, Size: 1400, Again: true}) }
+	push := func(v int) { q.Push(now, Item[int]{Value: v, Size: 1400, Again: true, End: uint32(v+1) * 1400}) }
 	for i := range 300 {
 		push(i)
 	}
-	var cutAt time.Time
-	for n := 300; n < 1200; n++ { // as many go as come
+	var alone, cut int
+	for n := 300; n < 4000; n++ { // as many go as come
 		now = now.Add(time.Millisecond)
+		if n == 700 { // in the round trip after one that was dropped alone
+			q.SetTarget(60*time.Millisecond, 100*time.Millisecond)
+			q.SetMost(100 * time.Millisecond)
+		}
 		dropped = dropped[:0]
 		if _, ok := q.Pop(now); !ok {
 			t.Fatal("nothing comes out")
 		}
 		push(n)
 		again := append([]int(nil), dropped...)
-		if len(again) == 0 {
-			continue
-		}
-		if !cutAt.IsZero() && now.Sub(cutAt) < 2*240*time.Millisecond {
-			t.Fatalf("%v after a cut %d more are dropped", now.Sub(cutAt), len(again))
-		}
-		if len(again) > 1 {
-			cutAt = now
+		switch {
+		case len(again) == 1:
+			alone++
+		case len(again) > 1:
+			cut++
 		}
 		for _, v := range again {
+			if times[v]++; times[v] > 1 {
+				t.Fatalf("packet %d is dropped for the second time", v)
+			}
 			push(v)
+		}
+	}
+	if alone == 0 || cut == 0 {
+		t.Errorf("%d are dropped alone, and %d times several: there have to be both", alone, cut)
+	}
+}
+
+func TestTellsWhatIsSentAgain(t *testing.T) {
+	const first, second = 7, 7 + Flows // share a queue
+	var f flow
+	for i, x := range []struct {
+		hash, end uint32
+		again     bool
+	}{
+		{first, 1000, false}, {first, 2000, false}, {first, 1000, true}, {first, 2000, true}, {first, 3000, false},
+		{second, 1000, false}, {second, 1000, true}, {first, 3000, false}, // of another connection nothing is known any more
+		{first, 1<<32 - 500, true}, {first, 1 << 31, false}, // as far back as no window is: it began anew
+		{first, 1<<31 - 1000, true}, {first, 1<<32 - 1000, false}, {first, 500, false}, {first, 1<<32 - 1000, true}, // around the end
+	} {
+		if got := f.repeats(x.hash, x.end); got != x.again {
+			t.Errorf("%d: what ends at %d of %d is sent again: %v", i, x.end, x.hash, got)
 		}
 	}
 }

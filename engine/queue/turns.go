@@ -110,6 +110,27 @@ type flow struct {
 	bytes      int
 	deficit    int
 	codel      codel
+	sent       sent
+}
+
+// A sent is how far the connection is of which the flow's latest packet was, as it counts.
+type sent struct {
+	some bool
+	flow uint32 // its hash: flows may share a queue
+	end  uint32
+}
+
+// sentMost is how far back what a connection sends again may be: the longest window that TCP has (RFC 7323 section 2.3).
+const sentMost = 1 << 30
+
+// repeats is told of a packet that carries something of a connection up to an end, and reports whether that came before.
+func (f *flow) repeats(hash, end uint32) bool {
+	s := &f.sent
+	if back := int32(s.end - end); s.some && s.flow == hash && back >= 0 && back < sentMost {
+		return true
+	}
+	*s = sent{true, hash, end}
+	return false
 }
 
 // A peer is who has flows, in one class.
