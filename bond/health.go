@@ -135,7 +135,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		if !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
-		if late = clock - f.sent - owd; late <= 0 {
+		if late = clock - f.sent - max(owd, l.est.owd.base()+f.wait); late <= 0 {
 			break
 		}
 		if overdue == 0 {
@@ -157,7 +157,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	// A few: they may be lost alone.
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
-		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-owd > l.allowed() {
+		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-max(owd, l.est.owd.base()+f.wait) > l.allowed() {
 			s.lose(now, l, i)
 			h.overdue++
 			overdue--

@@ -315,6 +315,28 @@ func TestAConnectionThatFilledTwoLinksGoesOnSoonByTheOneThatIsLeft(t *testing.T)
 	})
 }
 
+// TestAPathThatRepairsWhatAnotherLostIsNotTakenForSilent has a connection whose window is under way when one of two links fails: nothing new is sent, so by the
+// other one only what is sent again comes, which is older than what came by it before, and waits for its turn there. The living path was taken for silent,
+// all that was on its way by it was sent once more, by itself, and the connection had nothing for 650 to 820 ms.
+func TestAPathThatRepairsWhatAnotherLostIsNotTakenForSilent(t *testing.T) {
+	for _, seed := range []uint64{16, 251, 292} {
+		w := newWorld(t, seed)
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		c := startTCP(a, b, 1, 0)
+		at := w.now + 3*time.Second + time.Duration(w.rnd.Int64N(int64(6*time.Second)))
+		w.at(at, func() {
+			links[1].dead(true)
+			c.recvd.stall = 0
+		})
+		w.run(at + 2*time.Second)
+		lost := a.s.Status(nil)[0].LostPackets
+		t.Logf("seed %d: stall %v, by the living path %d lost, %d timeouts", seed, c.recvd.stall, lost, c.timeouts)
+		if c.recvd.stall > 200*time.Millisecond || lost > 50 { // of 168 that are on their way
+			t.Errorf("seed %d: the flow stalls for %v, and %d packets are taken for lost by the path that lives", seed, c.recvd.stall, lost)
+		}
+	}
+}
+
 func TestALinkOfHigherMetricRestsUntilItIsNeeded(t *testing.T) {
 	for _, x := range []struct {
 		name        string
