@@ -364,7 +364,7 @@ func (s *Sender) Target() time.Duration {
 	if s.now < s.eased {
 		return targetEased
 	}
-	return s.longest(good)
+	return s.longest(good, (*lane).smooth)
 }
 
 // lessFor is how long after a path has gone a connection may not have learned that there is less: a drop each interval of CoDel, the first
@@ -374,20 +374,21 @@ const lessFor = 5 * time.Second
 // Most is how long what waits in front may have waited when CoDel drops some of it; the rest goes at once (queue.Queue.SetMost). Zero: any time. A
 // connection that has filled two paths has twice under way what one of them carries, and it all waits in front when the other is
 // gone. A packet that is dropped then is sent again by the connection behind all that, and nothing goes on until it comes. Half more than
-// the target is about what stands when a connection that fills its paths is told in the ordinary way.
+// the round trip is about what stands when a connection that fills its paths is told in the ordinary way. It is the least one: what a path just takes in of
+// what another had makes it longer for a while.
 func (s *Sender) Most() time.Duration {
 	if s.less == 0 || s.now >= s.less+lessFor {
 		return 0
 	}
-	return s.longest(s.pool()) * 3 / 2
+	return s.longest(s.pool(), (*lane).least) * 3 / 2
 }
 
-// longest is the longest round trip of those paths of a pool that carry a good part of what it does, within bounds.
-func (s *Sender) longest(from pool) time.Duration {
+// longest is the longest round trip, smoothed or the least, of those paths of a pool that carry a good part of what it does, within bounds.
+func (s *Sender) longest(from pool, trip func(*lane) time.Duration) time.Duration {
 	longest, least := time.Duration(0), minor*s.capacity(from)
 	for _, l := range s.lanes {
 		if l.in(from) && (l.ctl.Capacity() >= least || l.ctl.Loses()) {
-			rtt := l.est.rtt.smooth
+			rtt := trip(l)
 			if rtt == 0 {
 				rtt = l.RTT
 			}
@@ -396,3 +397,7 @@ func (s *Sender) longest(from pool) time.Duration {
 	}
 	return min(max(longest, targetLeast), targetMost)
 }
+
+func (l *lane) smooth() time.Duration { return l.est.rtt.smooth }
+
+func (l *lane) least() time.Duration { return l.est.minRTT }
