@@ -17,6 +17,7 @@ import (
 
 // An opener opens what one socket or stream has received, and writes it to the device. One goroutine at a time has it.
 type opener struct {
+	sources      sourceMemory // first, so that each of its entries is one line of the cache
 	e            *Engine
 	sieve        *wireguard.Sieve
 	merge, spare *segment.Merger // spare is nil until it is needed
@@ -26,7 +27,6 @@ type opener struct {
 	order        *ordered        // of its peer, held as well; nil: what comes is delivered as it comes
 	came, data   bool            // by it: something authentic, something with a packet in it
 	routes       *routing
-	sources      sourceMemory
 	gate         gate
 	run          run
 	socket       inbox         // whose messages these are
@@ -76,6 +76,7 @@ func (e *Engine) receive(in *underlay.Incoming) {
 func (o *opener) messages(from inbox, reads []host.UDPRead) (collect time.Duration) {
 	o.now = o.e.now()
 	o.socket, o.collect = from, -1
+	o.ahead(reads)
 	for i := range reads {
 		o.unread = reads[i].Unread
 		o.read(from.link, &reads[i])

@@ -19,13 +19,15 @@ const maxWays = 64
 
 // A peer is what the engine keeps of a peer.
 type peer struct {
-	id    weft.NodeID
-	key   key.NodePublic
-	wg    *wireguard.Peer // the control goroutine's
-	plain bool
-
-	current atomic.Pointer[session] // nil: there is none to send by
-	route   atomic.Pointer[way]     // nil: none
+	// What each packet asks comes first: the lines of memory are fetched ahead of it (see near).
+	id      weft.NodeID
+	plain   bool
+	busy    atomic.Bool                    // the control goroutine looks at the times below
+	current atomic.Pointer[session]        // nil: there is none to send by
+	route   atomic.Pointer[way]            // nil: none
+	bond    atomic.Pointer[bonded]         // nil: there is one way, or none
+	order   atomic.Pointer[ordered]        // nil: the peer has not offered a bond
+	also    atomic.Pointer[[]netip.Prefix] // as Peer.Also; nil: none
 
 	// When something last went or came, in nanoseconds after Engine.began; 0: never. Data are packets with something in them.
 	sent, received, dataSent, dataReceived atomic.Int64
@@ -34,17 +36,15 @@ type peer struct {
 
 	refused refusals
 	wanting atomic.Bool // a handshake was asked for, and has not ended
-	busy    atomic.Bool // the control goroutine looks at the times above
 	waiting waiting
-
-	also atomic.Pointer[[]netip.Prefix] // as Peer.Also; nil: none
 
 	held held // the control goroutine's
 
-	bond     atomic.Pointer[bonded]  // nil: there is one way, or none
-	order    atomic.Pointer[ordered] // nil: the peer has not offered a bond
-	numbered atomic.Uint32           // the last number that a way was given
-	withdrew atomic.Int64            // when it was last told that there is no bond, in nanoseconds after Engine.began; 0: never
+	numbered atomic.Uint32 // the last number that a way was given
+	withdrew atomic.Int64  // when it was last told that there is no bond, in nanoseconds after Engine.began; 0: never
+
+	key key.NodePublic
+	wg  *wireguard.Peer // the control goroutine's
 
 	ways   []*way // guarded by Engine.mu; in the order of their appearance
 	config Peer   // guarded by Engine.setting
@@ -55,7 +55,10 @@ type way struct {
 	via  weft.Via
 	dest atomic.Pointer[dest]
 	mtu  atomic.Int32 // the longest inner packet by it, in bytes; 0: as long as the device's
-	tcp  atomic.Pointer[connected]
+
+	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
+
+	tcp atomic.Pointer[connected]
 
 	number atomic.Uint32 // of the path that it is to bonds; 0: it has none yet
 
@@ -65,8 +68,6 @@ type way struct {
 	offered  atomic.Int64  // when it last said its number, in nanoseconds after Engine.began; 0: never
 	reported atomic.Uint32 // packets that came by it, as the peer has counted them
 	heard    atomic.Int64  // when the peer said that there were more, in nanoseconds after Engine.began; 0: never
-
-	txPackets, txBytes, rxPackets, rxBytes atomic.Uint64
 }
 
 // A dest is where a way leads, for the sockets, as of one generation of them.

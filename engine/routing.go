@@ -20,8 +20,8 @@ const remembered = 256
 // A memory is what a sender has looked up: a table in which an address has one place, that of the last that came. The zero value
 // remembers nothing; one goroutine at a time may use it.
 type memory struct {
+	found [remembered]found // first, so that none of them lies in two lines of the cache
 	of    *routing
-	found [remembered]found
 }
 
 type found struct {

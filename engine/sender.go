@@ -46,6 +46,7 @@ const (
 
 // A sender takes packets from one queue of the device and sends them. All of it is one goroutine's, whose turn it is.
 type sender struct {
+	memory  memory // first: see there
 	e       *Engine
 	number  int
 	from    Queue
@@ -61,6 +62,7 @@ type sender struct {
 	lately atomic.Int64 // when there was a packet in the device
 
 	patience host.Patience
+	popped   [host.UDPBatch]queue.Item[*parcel] // whose turn it is
 
 	lines  []*line       // of peers with several ways
 	paced  *burst        // what goes by them
@@ -68,8 +70,7 @@ type sender struct {
 	next   time.Duration // when lines are to be served
 	roused bool          // without a packet: something may have changed for a line
 
-	gate   gate
-	memory memory
+	gate gate
 }
 
 func newSender(e *Engine, from Queue) *sender {
@@ -235,31 +236,54 @@ func (o *sender) lookup(f *flow) *peer {
 func (o *sender) send() {
 	now := time.Now()
 	at := int64(now.Sub(o.e.began))
-	for sealed := 0; sealed < burstSize/2; {
+	for left := burstSize / 2; left > 0; {
+		next := o.pop(now, left)
+		if len(next) == 0 {
+			break
+		}
+		o.ahead(next)
+		for i := range next {
+			left -= o.add(at, &next[i])
+		}
+	}
+	o.burst.flush()
+}
+
+// pop takes packets whose turn it is out of the queue, as many as have that many bytes or as are looked at together.
+func (o *sender) pop(now time.Time, bytes int) []queue.Item[*parcel] {
+	n := 0
+	for ; n < len(o.popped) && bytes > 0; n++ {
 		it, ok := o.queue.Pop(now)
 		if !ok {
 			break
 		}
-		x := it.Value
-		b := x.data[:x.n]
-		if it.Marked {
-			segment.MarkCE(b[segment.HeaderSize:])
-		}
-		s, w := x.peer.current.Load(), x.peer.route.Load()
-		switch {
-		case s == nil || at >= s.until:
-			o.e.await(x.peer, b)
-		case w == nil:
-			o.e.drops.noRoute.Add(1)
-		default:
-			if reply := o.burst.add(s, w, at, b); reply != nil {
-				o.e.deliver(o.from, reply)
-			}
-			sealed += x.n
-		}
-		o.free(x)
+		o.popped[n] = it
+		bytes -= it.Value.n
 	}
-	o.burst.flush()
+	return o.popped[:n]
+}
+
+// add seals a packet whose turn it is, and returns how many bytes that is of what makes a burst: none if it goes nowhere.
+func (o *sender) add(at int64, it *queue.Item[*parcel]) (sealed int) {
+	x := it.Value
+	b := x.data[:x.n]
+	if it.Marked {
+		segment.MarkCE(b[segment.HeaderSize:])
+	}
+	s, w := x.peer.current.Load(), x.peer.route.Load()
+	switch {
+	case s == nil || at >= s.until:
+		o.e.await(x.peer, b)
+	case w == nil:
+		o.e.drops.noRoute.Add(1)
+	default:
+		if reply := o.burst.add(s, w, at, b); reply != nil {
+			o.e.deliver(o.from, reply)
+		}
+		sealed = x.n
+	}
+	o.free(x)
+	return sealed
 }
 
 // room finds a buffer to read into; nil: too many super-packets wait.

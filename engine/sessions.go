@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"weft/wireguard"
 )
@@ -13,18 +14,21 @@ import (
 type session struct {
 	*wireguard.Session
 	peer  *peer
-	until int64         // nanoseconds after Engine.began: neither sends nor receives from then on
-	next  atomic.Uint64 // the counter of the next packet
-	fresh atomic.Bool   // nothing has come by it yet, and the peer began it: what comes first confirms it
+	until int64       // nanoseconds after Engine.began: neither sends nor receives from then on
+	fresh atomic.Bool // nothing has come by it yet, and the peer began it: what comes first confirms it
 
 	mu     sync.Mutex // held for a run of packets, which come by one socket
+	fromBy uint64     // the routing by whose number
+	from   netip.Addr // an inner source address is the peer's
 	window wireguard.Window
-	from   netip.Addr // an inner source address that is the peer's,
-	fromBy uint64     // by the routing of that number
+
+	next            atomic.Uint64  // the counter of the next packet; who sends changes it, far from what who receives needs
+	sends, receives unsafe.Pointer // where the ciphers have their keys
 }
 
 func (e *Engine) newSession(s *wireguard.Session, p *peer) *session {
 	x := &session{Session: s, peer: p, until: int64(s.Began.Add(wireguard.RejectAfterTime).Sub(e.began))}
+	x.sends, x.receives = s.Keys()
 	x.fresh.Store(!s.Initiator)
 	return x
 }

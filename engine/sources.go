@@ -48,10 +48,15 @@ type foundSource struct {
 // source is Engine.source.
 func (m *sourceMemory) source(e *Engine, link weft.LinkID, from netip.AddrPort) source {
 	by := e.sourced.Load() + 1 // before it is looked up: what changes meanwhile makes it old
-	last := from.Addr().As16()
-	x := &m[spread(binary.BigEndian.Uint64(last[8:])^uint64(from.Port())<<32)]
+	x := m.place(from)
 	if x.by != by || x.link != link || x.from != from {
 		*x = foundSource{from: from, by: by, source: e.source(link, from), link: link}
 	}
 	return x.source
+}
+
+// place is an address's.
+func (m *sourceMemory) place(from netip.AddrPort) *foundSource {
+	last := from.Addr().As16()
+	return &m[spread(binary.BigEndian.Uint64(last[8:])^uint64(from.Port())<<32)]
 }

@@ -81,6 +81,22 @@ func (s *UDPSocket) WithoutOffload() error {
 	return s.receiveRuns(0)
 }
 
+// WithoutLocal has the kernel not say any more which address of this machine a message was sent to (UDPRead.Local), which it does for each.
+// It is for before the socket is used.
+func (s *UDPSocket) WithoutLocal() error {
+	if !s.info {
+		return nil
+	}
+	s.info = false
+	level, option := unix.SOL_IP, unix.IP_PKTINFO
+	if s.six {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
+	}
+	var optErr error
+	err := s.raw.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), level, option, 0) })
+	return errors.Join(err, optErr)
+}
+
 // receiveRuns has runs of one sender received as one (1), or not (0).
 func (s *UDPSocket) receiveRuns(on int) error {
 	if on == 0 && !s.gro.Load() {

@@ -23,6 +23,9 @@ func (s *UDPSocket) prepare() error { return nil }
 // WithoutOffload does nothing: there is none.
 func (s *UDPSocket) WithoutOffload() error { return nil }
 
+// WithoutLocal does nothing: nobody says.
+func (s *UDPSocket) WithoutLocal() error { return nil }
+
 // Stamp fails: nothing says when messages came.
 func (s *UDPSocket) Stamp() error { return errors.ErrUnsupported }
 

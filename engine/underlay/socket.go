@@ -59,6 +59,9 @@ func (x *socket) enlarge() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := batch.WithoutLocal(); err != nil { // answers go where routes say, not back where messages came to
+		return err
+	}
 	x.batch.Store(batch)
 	if x.stamps.Load() {
 		_ = batch.Stamp() // see Sockets.Stamp

@@ -1,0 +1,7 @@
+//go:build !amd64 && !arm64
+
+package engine
+
+import "unsafe"
+
+func near(unsafe.Pointer) {}
