@@ -64,6 +64,9 @@ const (
 	probeMost   = 1.0
 	probeFaster = 2.5 // where the last probe was carried
 	calmRounds  = 8
+	// believed is how much less than what a path is believed to carry it has to bring while it has a queue for that to be wrong: what had been held up on its
+	// way and came at once seems to be faster. A machine that sleeps allows for a long queue, so that by itself says nothing.
+	believed = 1.25
 	// queueLeast and queueMost bound the queue that is aimed below; between them it is a 16th of the round trip. One packet, jitter and what
 	// naps take come on top; twice, since it is half as long in the mean.
 	queueLeast = 2 * time.Millisecond
@@ -157,11 +160,14 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	if s.Drain > 0 {
 		t.drained = true
 		switch {
-		case b.mode == startup && s.Queue > b.filled():
+		case b.mode == startup && (s.Queue > b.filled() || s.Drain*believed < b.bw):
 			b.leave(s.Drain)
 		case b.mode == steady && s.Queue > b.most:
 			b.known = true
 			b.overfull(now)
+			b.carries(s.Drain)
+		case b.mode == steady && !b.known:
+			b.known = true
 			b.carries(s.Drain)
 		case b.mode == compete || b.mode == look:
 			b.carries(s.Drain)

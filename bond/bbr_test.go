@@ -1,0 +1,62 @@
+package bond
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// carried is the rate of the path in these tests: 16 Mbit/s.
+const carried = 2e6
+
+// fed is a control that knows a path of 20 ms, at a sender that sleeps for as long now and then, and so allows for a queue twice as long.
+func fed(bw float64) (*bbr, func(s Sample)) {
+	b := &bbr{}
+	b.Restart(0, 20*time.Millisecond)
+	now := time.Duration(0)
+	feed := func(s Sample) {
+		now += 20 * time.Millisecond
+		s.Bytes, s.InFlight, s.RTT, s.MinRTT, s.Nap, s.Sent, s.Round = 20*segment, 20*segment, 20*time.Millisecond+s.Queue, 20*time.Millisecond, 20*time.Millisecond, now-20*time.Millisecond, true
+		s.Load = int(carried * s.RTT.Seconds())
+		b.Sample(now, s)
+	}
+	feed(Sample{Rate: bw, Limited: true})
+	return b, feed
+}
+
+// TestWhatAQueueDrainsAtEndsStartup has what was held up on its way come at once, so that a path that is back seemed to carry 44 Mbit/s, and the queue
+// behind it be no longer than a sender allows for that sleeps. All of a connection went by it then, since it was taken to have no queue.
+func TestWhatAQueueDrainsAtEndsStartup(t *testing.T) {
+	b, feed := fed(2.75 * carried)
+	if b.Capacity() < 2*carried {
+		t.Fatalf("it is not held to carry more than it does: %.1f Mbit/s", b.Capacity()*8/1e6)
+	}
+	feed(Sample{Rate: carried, Limited: true, Queue: 30 * time.Millisecond, Drain: carried})
+	if got := b.Capacity(); math.Abs(got-carried) > 0.05*carried {
+		t.Errorf("with a queue that drains at 16 Mbit/s it is held to carry %.1f", got*8/1e6)
+	}
+	if b.Seeking() {
+		t.Error("it is not known what it carries")
+	}
+}
+
+// TestWhatAQueueDrainsAtIsWhatAPathCarries has a path that never was seen to be full have a queue no longer than a sender allows for that sleeps. It had copies of what
+// went by the other path for as long as that was so, seconds, and half of what it carried was copies.
+func TestWhatAQueueDrainsAtIsWhatAPathCarries(t *testing.T) {
+	b, feed := fed(carried / 2)
+	for range 3 {
+		feed(Sample{Rate: carried / 2, Limited: true, Lost: 4 * segment})
+	}
+	if b.mode != steady || !b.Seeking() {
+		t.Fatalf("mode %d, seeking %v", b.mode, b.Seeking())
+	}
+	for range 3 {
+		feed(Sample{Rate: carried, Limited: true, Queue: 12 * time.Millisecond, Drain: carried})
+	}
+	if b.Seeking() {
+		t.Error("it is not known what it carries")
+	}
+	if got := b.Capacity(); math.Abs(got-carried) > 0.05*carried {
+		t.Errorf("with a queue that drains at 16 Mbit/s it is held to carry %.1f", got*8/1e6)
+	}
+}
