@@ -21,8 +21,10 @@
 // A packet gets its path, and its counter, when a path may send: pacing and window say so. Of those that may, the one by which it
 // arrives first is taken, with the queue that it will find there; of paths alike, the one with less to do. But it waits if all of the backlog would
 // arrive sooner by the others alone: so a slow or long path is used for what is long enough to gain by it, and never for a short transfer. What comes
-// later holds up all that follows, and with that what the connection sends next; so there has to be enough to do until then that
-// is no mere burst, and none may hold up others for long (worth). What a path carries is found out by copies of what goes by others, while there
+// later holds up all that follows, and with that what the connection sends next. So by a path that adds a good part it goes ahead of its turn: what would come
+// before it gets its counters, is sealed, and waits for the quicker path until it is its turn there (Assign, Due), and all arrives in its order. If its path fails
+// or slows down it goes by any other. By a path that adds little nothing is sent ahead, or the connection's round trip would be that path's; so there has to be enough to
+// do until then that is no mere burst, and none may hold up others for long (worth). What a path carries is found out by copies of what goes by others, while there
 // always is something to send: nothing waits for those (Explore). The queue in front is the only one that
 // grows; its CoDel target follows the round trip of those paths that carry a good part ([Sender.Target]), or one flow could not fill all paths.
 //
@@ -48,7 +50,7 @@
 // Feedback is authentic, but may be absurd. What acknowledges more than was sent is ignored whole. Times count only where they are possible.
 // No rate is believed above that of sending. All memory is bounded: copies, messages, flights, events.
 //
-// Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_feedback.go (what came), sender_log.go (what was sent),
+// Files: sender.go (what the caller tells), sender_next.go (which path), sender_order.go (what is worth waiting for), sender_assign.go (what waits for its turn at a path), sender_feedback.go (what came), sender_log.go (what was sent),
 // sender_path.go, estimate.go and crowd.go (a path, what is measured of it, and of others there), nap.go (how late the sender comes), remote.go (the receiver's clock), health.go (loss, silence, return), timers.go (when no word comes),
 // control.go, bbr.go, cubic.go, hystart.go, reno.go; receiver*.go and feedback.go.
 package bond

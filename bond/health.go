@@ -284,6 +284,7 @@ func (s *Sender) strand(now time.Duration, l *lane) {
 
 // abandon is strand for a path that is no longer among the lanes.
 func (s *Sender) abandon(now time.Duration, l *lane) {
+	s.unassign(l)
 	for i := l.flights.tail; i != l.flights.head; i++ {
 		if f := l.flights.at(i); f.state == away {
 			f.state = lost

@@ -23,6 +23,8 @@ type Sender struct {
 
 	last     *lane // the one that Next gave
 	explore  *lane // that is to have a copy, so that more is known of it
+	assign   *lane // by which what Next has no path for goes later
+	run      *lane // that Due gives several of
 	nap      nap
 	standing extreme       // bytes that waited in front lately, at least
 	now      time.Duration // the latest that was given
@@ -68,6 +70,7 @@ func (s *Sender) SetPaths(now time.Duration, list []Path) {
 		if s.explore == l {
 			s.explore = nil
 		}
+		s.assign, s.run = nil, nil
 	}
 	for _, p := range list {
 		if s.lane(p.ID) == nil {

@@ -276,7 +276,7 @@ func (l *lane) landed(now time.Duration, f *flight) {
 // has come by it that was sent as late, or the slower one would be held to be as fast as the other.
 func (s *Sender) arrived(now time.Duration, seq uint64) {
 	m := s.ledger.msg(seq)
-	if m.settled {
+	if m.settled || m.waiting && m.n == 0 { // what was not sent cannot have come: the receiver has given it up, and gets it late
 		return
 	}
 	m.settled, m.waiting = true, false

@@ -26,7 +26,7 @@ func (s *Sender) Next(now time.Duration, size, backlog int) (p PathID, room int,
 
 // next is Next.
 func (s *Sender) next(now time.Duration, size, backlog int) (p PathID, room int, ok bool) {
-	s.wake = Never
+	s.wake, s.assign = Never, nil
 	if len(s.repeat) > 0 {
 		s.wake = s.again(now)
 	}
@@ -43,6 +43,11 @@ func (s *Sender) next(now time.Duration, size, backlog int) (p PathID, room int,
 	for i, l := range s.lanes {
 		arrives[i] = Never
 		if !l.in(from) {
+			continue
+		}
+		if at, some := s.turns(now, l); some {
+			s.wake = min(s.wake, at)
+			closed = true
 			continue
 		}
 		wait, open := s.wait(now, l, size)
@@ -233,6 +238,8 @@ func (s *Sender) Idle(now time.Duration) {
 	}
 	for _, l := range s.lanes {
 		l.held, l.waited = false, false
+		at, _ := s.turns(now, l)
+		s.wake = min(s.wake, at)
 	}
 }
 
@@ -241,6 +248,11 @@ func (s *Sender) Idle(now time.Duration) {
 // for p's. What is older than the newest of its path it does not believe.
 func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 	s.now = max(s.now, now)
+	for _, l := range s.lanes {
+		if l.assigned.len() > 0 && !l.in(s.pool()) {
+			s.unassign(l)
+		}
+	}
 	for len(s.repeat) > 0 {
 		seq := s.repeat[0]
 		m := s.ledger.msg(seq)
@@ -359,12 +371,26 @@ const (
 	minor = 1.0 / 16
 )
 
-// Target returns CoDel's target for the queue in front. See the package's comment on queues.
-func (s *Sender) Target() time.Duration {
+// leftOf is the least part of the longest round trip that may stand in the queue in front, whatever is assigned: what CUBIC takes back after a loss
+// (RFC 9438 section 4.6), so that all paths are full yet.
+const leftOf = (1 - cubicBeta) / cubicBeta
+
+// intervalTrips is how many of the longest round trips CoDel's interval is at least: a connection needs as long to take back what it has under way.
+const intervalTrips = 4
+
+// Target returns CoDel's target for the queue in front, and the least interval. See the package's comment on queues. What waits for its turn at a path has
+// its wait before it.
+func (s *Sender) Target() (target, interval time.Duration) {
 	if s.now < s.eased {
-		return targetEased
+		return targetEased, intervalTrips * targetEased
 	}
-	return s.longest(good, (*lane).smooth)
+	longest, queued := s.longest(good, (*lane).smooth), time.Duration(0)
+	for _, l := range s.lanes {
+		if l.assigned.len() > 0 {
+			queued = max(queued, l.queued())
+		}
+	}
+	return max(longest-queued, time.Duration(float64(longest)*leftOf), targetLeast), intervalTrips * longest
 }
 
 // lessFor is how long after a path has gone a connection may not have learned that there is less: a drop each interval of CoDel, the first

@@ -33,6 +33,12 @@ func (s *Sender) worth(now time.Duration, l *lane, size, backlog int, soonest ti
 		return false
 	}
 	at := o.drained(backlog + l.Overhead)
+	if s.orderly(l, o.first, from) {
+		if at >= soonest && hold > alike {
+			s.assign = o.first
+		}
+		return at >= soonest && hold <= alike
+	}
 	if at < soonest {
 		return false
 	}
@@ -49,16 +55,13 @@ type rest struct {
 	first *lane
 }
 
-// rest are the paths of a pool without one of them. One that is closed by its window opens when feedback says so; what is overdue delays that.
+// rest are the paths of a pool without one of them.
 func (s *Sender) rest(now time.Duration, without *lane, size int, from pool, stands bool) (o rest) {
 	for _, l := range s.lanes {
 		if l == without || !l.in(from) {
 			continue
 		}
-		wait, open := s.wait(now, l, size)
-		if !open {
-			wait += now - l.line.heard
-		}
+		wait := s.ready(now, l, size) + l.queued()
 		at, rate := now+wait+l.delay(now)+l.risk(now, stands), max(min(l.ctl.Rate(), l.ctl.Capacity()), 1)
 		i := o.n
 		for ; i > 0 && o.begin[i-1] > at; i-- {

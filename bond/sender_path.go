@@ -77,6 +77,7 @@ type lane struct {
 	inFlight  int
 	free      time.Duration // when pacing lets the next one go
 	line      line
+	assigned  assigned
 	held      bool          // the window, not the application, kept it from sending
 	waited    bool          // something waited for its pacing: a pause since then is ours, and not the application's
 	delivered uint64        // bytes

@@ -32,7 +32,7 @@ func numbered(b []byte, counter uint64) []byte {
 func TestWhatIsSentAgainIsWhatWasSent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, now := two(nil), time.Second
-		sent := map[uint64]int{}
+		sent, due := map[uint64]int{}, map[uint64]bool{}
 		counter := uint64(0)
 		for range rapid.IntRange(1, 400).Draw(t, "steps") {
 			now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "us")) * time.Microsecond
@@ -52,6 +52,11 @@ func TestWhatIsSentAgainIsWhatWasSent(t *testing.T) {
 					}
 				}
 				s.Feedback(now, now, &f)
+			case 3:
+				size := rapid.IntRange(32, 1400).Draw(t, "size")
+				s.Assigned(now, PathID(rapid.IntRange(1, 4).Draw(t, "path")), 7, counter, numbered(make([]byte, size), counter))
+				sent[counter] = size
+				counter++
 			default:
 				size := rapid.IntRange(32, 1400).Draw(t, "size")
 				if p, room, ok := s.Next(now, size, size); ok {
@@ -76,6 +81,13 @@ func TestWhatIsSentAgainIsWhatWasSent(t *testing.T) {
 					t.Fatal("there is no end to what is sent again")
 				}
 			}
+			for p, m, ok := s.Due(now); ok; p, m, ok = s.Due(now) {
+				c := binary.BigEndian.Uint64(m)
+				if s.lane(p) == nil || sent[c] != len(m) || !bytes.Equal(m[8:], make([]byte, len(m)-8)) || due[c] {
+					t.Fatalf("message %d of %d bytes is sent with %d by path %d; before: %v", c, sent[c], len(m), p, due[c])
+				}
+				due[c] = true
+			}
 			check(t, s)
 		}
 	})
@@ -90,6 +102,13 @@ func check(t *rapid.T, s *Sender) {
 			if f := l.flights.at(i); f.state.flying() {
 				sum += int(f.size)
 			}
+		}
+		waits := 0
+		for i := l.assigned.tail; i != l.assigned.head; i++ {
+			waits += int(l.assigned.at(i).size)
+		}
+		if waits != l.assigned.bytes {
+			t.Fatalf("path %d has %d bytes assigned, and says %d", l.ID, waits, l.assigned.bytes)
 		}
 		if sum != l.inFlight {
 			t.Fatalf("path %d has %d bytes in flight, and says %d", l.ID, sum, l.inFlight)

@@ -164,8 +164,8 @@ func (n *node) transmit(x *way, m []byte) {
 // pump sends what may go.
 func (n *node) pump() {
 	now := n.w.now
-	target := n.s.Target()
-	n.q.SetTarget(target, max(queue.Interval, 4*target))
+	target, interval := n.s.Target()
+	n.q.SetTarget(target, max(queue.Interval, interval))
 	n.q.SetMost(n.s.Most())
 	for {
 		if p, m, ok := n.s.Again(now); ok && m == nil {
@@ -177,6 +177,10 @@ func (n *node) pump() {
 			n.introduce(n.way(p))
 			continue
 		}
+		if p, m, ok := n.s.Due(now); ok {
+			n.transmit(n.way(p), append([]byte(nil), m...))
+			continue
+		}
 		if !n.pop() {
 			n.s.Idle(now)
 			break
@@ -184,7 +188,16 @@ func (n *node) pump() {
 		size := sealedSize(n.head.Value)
 		p, room, ok := n.s.Next(now, size, n.q.Bytes()+size)
 		if !ok {
-			break
+			later, ok := n.s.Assign()
+			if !ok || n.redundant != nil {
+				break
+			}
+			n.has = false
+			m := n.seal(n.head.Value)
+			session, counter := counterOf(m)
+			n.sentData++
+			n.s.Assigned(now, later, session, counter, m)
+			continue
 		}
 		if room < size {
 			n.w.t.Fatalf("there is room for %d bytes where %d may go", room, size)

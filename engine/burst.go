@@ -112,23 +112,11 @@ func (b *burst) seal(s *session, l lane, piece []byte, most int) (message []byte
 		b.e.drops.noSession.Add(1)
 		return nil, 0
 	}
-	n := len(piece)
-	padded := wireguard.Padded(n, most)
-	if !b.begin(l, s.peer.id, padded+wireguard.Overhead) {
+	if !b.begin(l, s.peer.id, wireguard.Padded(len(piece), most)+wireguard.Overhead) {
 		return nil, 0
 	}
 	at := len(b.place)
-	if padded == n {
-		b.place = s.Seal(b.place, counter, piece)
-	} else {
-		// The padding is zeros, and lies where the next piece's payload may be.
-		var behind [wireguard.PaddingMultiple]byte
-		piece = piece[:padded]
-		copy(behind[:], piece[n:])
-		clear(piece[n:])
-		b.place = s.Seal(b.place, counter, piece)
-		copy(piece[n:], behind[:])
-	}
+	b.place = s.sealPadded(b.place, counter, piece, most)
 	message = b.place[at:]
 	b.end(l, s.peer.id, at)
 	return message, counter

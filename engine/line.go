@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"weft"
@@ -21,8 +22,6 @@ const (
 	// paceGrain is how long a sender sleeps at least that waits for its turn on a path: what may go in it goes in one burst (package bond
 	// gives as much at once), and each sleep and waking costs more than a packet.
 	paceGrain = time.Millisecond
-	// intervalTargets is how many targets CoDel's interval is at least.
-	intervalTargets = 4
 	// lineIdle is how long a line of a bond without traffic is kept: it takes half a megabyte.
 	lineIdle = 10 * time.Second
 )
@@ -281,9 +280,9 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		b.send.Tick(now)
 		b.collect(now)
 	}
-	if t := b.send.Target(); t != l.target {
-		l.target = t
-		l.queue.SetTarget(t, max(queue.Interval, intervalTargets*t))
+	if target, interval := b.send.Target(); target != l.target {
+		l.target = target
+		l.queue.SetTarget(target, max(queue.Interval, interval))
 	}
 	l.queue.SetMost(b.send.Most())
 	s := b.peer.current.Load()
@@ -300,6 +299,17 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 			sealed += o.again(b, s, w, now, message)
 		}
 	}
+	for sealed < burstSize/2 {
+		id, message, ok := b.send.Due(now)
+		if !ok {
+			break
+		}
+		if w := b.way(id); w != nil {
+			o.carry(w, b.peer.id, message, (*burst).carry)
+			w.carried.Store(true)
+			sealed += len(message)
+		}
+	}
 	blocked := false
 	for sealed < burstSize/2 {
 		x := l.pop(began)
@@ -313,6 +323,10 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		}
 		size := wireguard.Padded(x.n, o.e.mtu) + wireguard.Overhead
 		id, room, ok := b.send.Next(now, size, l.queue.Bytes()+size)
+		if !ok && o.assign(b, s, now, x) {
+			l.done()
+			continue
+		}
 		w := b.way(id)
 		if !ok || w == nil {
 			blocked = true
@@ -379,6 +393,25 @@ func (o *sender) one(b *bonded, s *session, w *way, now time.Duration, x *parcel
 	}
 }
 
+// assign seals a packet that goes later, but in front of what follows; false: it is not to. B.mu is held.
+func (o *sender) assign(b *bonded, s *session, now time.Duration, x *parcel) bool {
+	id, ok := b.send.Assign()
+	if !ok || x.twice || b.conf.Mode == BondRedundant {
+		return false
+	}
+	if counter, ok := s.take(); ok {
+		o.early = slices.Grow(o.early[:0], wireguard.Padded(x.n, o.e.mtu)+wireguard.Overhead)
+		o.early = s.sealPadded(o.early[:0], counter, x.data[:x.n], o.e.mtu)
+		b.send.Assigned(now, id, s.Remote, counter, o.early)
+	} else {
+		o.e.drops.noSession.Add(1)
+	}
+	if b.unheard == 0 {
+		b.unheard = now
+	}
+	return true
+}
+
 // sleep is until when a line has nothing to do. B.mu is held.
 func (o *sender) sleep(l *line, now time.Duration, blocked bool) time.Duration {
 	b := l.b
@@ -391,6 +424,7 @@ func (o *sender) sleep(l *line, now time.Duration, blocked bool) time.Duration {
 	if waits && !blocked {
 		return now // there was more than a burst
 	}
+	waits = waits || b.send.Assigns()
 	bit := uint64(1) << o.number
 	b.asleep &^= bit
 	at := bond.Never

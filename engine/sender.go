@@ -66,6 +66,7 @@ type sender struct {
 
 	lines  []*line       // of peers with several ways
 	paced  *burst        // what goes by them
+	early  []byte        // a message that goes later
 	cutter cutter        // what is put into lines
 	next   time.Duration // when lines are to be served
 	roused bool          // without a packet: something may have changed for a line

@@ -39,6 +39,22 @@ func (s *session) take() (uint64, bool) {
 	return c, c < wireguard.RejectAfterMessages
 }
 
+// sealPadded appends the message of a packet to dst. Padding is zeros up to an MTU, and lies where the next packet's bytes may be.
+func (s *session) sealPadded(dst []byte, counter uint64, packet []byte, most int) []byte {
+	n := len(packet)
+	padded := wireguard.Padded(n, most)
+	if padded == n {
+		return s.Seal(dst, counter, packet)
+	}
+	var behind [wireguard.PaddingMultiple]byte
+	packet = packet[:padded]
+	copy(behind[:], packet[n:])
+	clear(packet[n:])
+	dst = s.Seal(dst, counter, packet)
+	copy(packet[n:], behind[:])
+	return dst
+}
+
 // A table finds sessions by our index of them. Any number of threads look, without a lock; one goroutine changes it.
 // It is an array that is probed from where the index points, and made anew when it fills: indices are random, so that
 // they need no hashing.

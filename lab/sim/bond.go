@@ -159,13 +159,18 @@ func (b *bonded) work(now time.Time) {
 
 // pump sends what may go.
 func (b *bonded) pump(now time.Time) {
-	b.queue.SetTarget(b.send.Target(), max(queue.Interval, 4*b.send.Target()))
+	target, interval := b.send.Target()
+	b.queue.SetTarget(target, max(queue.Interval, interval))
 	for {
 		if id, message, ok := b.send.Again(b.now()); ok && message == nil {
 			b.name(b.vias[id])
 			continue
 		} else if ok {
 			b.transmit(id, message, "data again")
+			continue
+		}
+		if id, message, ok := b.send.Due(b.now()); ok {
+			b.transmit(id, message, "data")
 			continue
 		}
 		if !b.next(now) {
@@ -175,7 +180,13 @@ func (b *bonded) pump(now time.Time) {
 		size := b.head.Size
 		id, room, ok := b.send.Next(b.now(), size, b.queue.Bytes()+size)
 		if !ok {
-			return
+			later, ok := b.send.Assign()
+			if !ok {
+				return
+			}
+			b.has = false
+			b.send.Assigned(b.now(), later, bondSession, b.count(b.head.Value), b.head.Value)
+			continue
 		}
 		for room >= size {
 			room -= size
