@@ -18,15 +18,16 @@ import (
 
 	"weft"
 	"weft/engine"
+	"weft/host"
 	"weft/key"
 	"weft/wire"
 )
 
-// A crowd is one engine, the hub, with many peers, some of which are active: far ends in a process of their own, on loopback. The hub's
+// A crowd is one engine, the hub, with many peers, some of which are active: far ends in a process of their own, at the end of an interface, or on loopback. The hub's
 // device is in memory, so that the engine's own work is all there is, and what each peer costs shows the
 // more: there is no TCP and no kernel's interface beside it.
 //
-//	flows <-> hub's engine <-> UDP on loopback <-> all far ends, by one thread and one socket
+//	flows <-> hub's engine <-> UDP <-> interface (crowdTUN) or loopback <-> all far ends, by one thread
 //
 // There are as many flows, with as much under way, whether they are one peer's or fifty's.
 
@@ -37,6 +38,7 @@ type CrowdConfig struct {
 	Flows  int
 	Length time.Duration // in each direction
 	Binary string        // weft, which the far ends are started of; "": they are in this process, and what they cost is in all figures
+	Wired  bool          // the far ends are at the end of an interface, for which one must be root; else on loopback
 	EndsOn int           // the core on which they are, alone; negative: on any
 }
 
@@ -83,6 +85,11 @@ func (r *overlayRun) crowds(ctx context.Context) error {
 		args = append([]string{"taskset", "--cpu-list", "0-" + strconv.Itoa(last-1)}, append(args, "--ends-on", strconv.Itoa(last))...)
 	} else {
 		r.report.Note("There is one core: the hub shares it with its far ends")
+	}
+	if err := host.CheckTUN(); err == nil {
+		args = append(args, "--wired")
+	} else {
+		r.report.Note("The far ends of the crowd are on loopback, where the hub does their receiving: %v", err)
 	}
 	for round := 1; round <= r.Rounds; round++ {
 		var got CrowdResult
@@ -132,7 +139,7 @@ func Crowd(ctx context.Context, cfg CrowdConfig) (got CrowdResult, err error) {
 	ends := 1 + cfg.Active
 	if cfg.Binary == "" {
 		to, from, wait = inCrowd(ctx, ends)
-	} else if to, from, wait, err = startCrowdEnds(ctx, cfg.Binary, ends, cfg.EndsOn); err != nil {
+	} else if to, from, wait, err = startCrowdEnds(ctx, cfg.Binary, ends, cfg.EndsOn, cfg.Wired); err != nil {
 		return got, err
 	}
 	defer func() { err = errors.Join(err, to.Close(), wait()) }()
@@ -221,9 +228,9 @@ func (h *crowdHub) remember(ctx context.Context, hello *crowdHello) (configured,
 	}
 	const nobody = 9 // a port where nobody is (RFC 863)
 	for i, p := range peers {
-		at := crowdAt(h.number+i, nobody)
+		at := crowdAt(hello.First, h.number+i, nobody)
 		if i < h.active {
-			at = crowdAt(h.number+i, hello.Port)
+			at = crowdAt(hello.First, h.number+i, hello.Port)
 		}
 		h.Learn(p.ID, at)
 		h.SetRoute(p.ID, weft.DirectVia(0, at))

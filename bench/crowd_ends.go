@@ -20,21 +20,23 @@ import (
 	"weft/wireguard"
 )
 
-// The far ends of crowds are machines of their own in the world, and only hubs are to be measured. So all of them are one socket and one
+// The far ends of crowds are machines of their own in the world, and only hubs are to be measured. So all of them are one wire and one
 // thread, in a process of its own, which does the least that a far end must: it opens and seals under the session of each, and
 // answers. Packets cost it the same whether they are of one end or of fifty: it reads as many at once, and has no queue, no device
-// and no thread for each of them. They never wait (see awakeConn). Told apart they are by their addresses, which are the socket's all the same: the hub sends to
+// and no thread for each of them. They never wait (see awakeConn). Told apart they are by their addresses, which are the wire's all the same: the hub sends to
 // fifty addresses, and gets packets from fifty.
 
-// crowdAt is the underlay address of a peer, by its number.
-func crowdAt(i int, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), port)
+// crowdAt is the underlay address of a peer, by the first one's and its number.
+func crowdAt(first netip.Addr, i int, port uint16) netip.AddrPort {
+	a := first.As4()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{a[0], a[1], byte(i >> 8), byte(i)}), port)
 }
 
 // crowdHello is what far ends say when they are there.
 type crowdHello struct {
-	Port uint16           `json:"port"`
-	Keys []key.NodePublic `json:"keys"`
+	First netip.Addr       `json:"first"` // address
+	Port  uint16           `json:"port"`
+	Keys  []key.NodePublic `json:"keys"`
 }
 
 // crowdMeet is what the hubs' process answers: for each far end the key of its hub.
@@ -44,33 +46,25 @@ type crowdMeet struct {
 
 // CrowdEnds are that many far ends, for hubs that are told of them by what is written, and tell of themselves by what is read, a line each. They
 // end when there is no more to read.
-// Awake has them never wait, where they have a core alone.
-func CrowdEnds(ctx context.Context, ends int, awake bool, from io.Reader, to io.Writer) error {
-	conns, err := host.UDPListen("udp4", "0.0.0.0:0", 1)
-	if err != nil {
-		return err
+// Awake has them never wait, where they have a core alone. Wired has them be at the end of an interface (see crowdTUN), awake.
+func CrowdEnds(ctx context.Context, ends int, awake, wired bool, from io.Reader, to io.Writer) error {
+	x := &crowdEnds{sessions: map[uint32]*crowdSession{}, plain: make([]byte, crowdHeader+crowdPiece)}
+	hello := crowdHello{First: netip.AddrFrom4([4]byte{127, 1})}
+	if wired {
+		wire, err := openCrowdTUN()
+		if err != nil {
+			return err
+		}
+		x.wire, hello.First, hello.Port = wire, netip.MustParsePrefix(crowdWireAt).Addr(), crowdWirePort
+	} else {
+		wire, port, err := openCrowdSockets(awake)
+		if err != nil {
+			return err
+		}
+		x.wire, hello.Port = wire, port
 	}
-	hello := crowdHello{Port: conns[0].LocalAddr().(*net.UDPAddr).AddrPort().Port()}
-	conn, err := host.Unpolled(conns[0])
-	if err != nil {
-		conns[0].Close()
-		return err
-	}
-	if awake {
-		conn = &awakeConn{DatagramConn: conn}
-	}
-	defer conn.Close()
-	const receive, send = 7 << 20, 1 << 20 // as the engine's
-	if _, _, err := host.SizeUDPBuffers(conn, receive, send); err != nil {
-		return err
-	}
-	socket, err := host.NewUDPSocket(conn)
-	if err != nil {
-		return err
-	}
-	x := &crowdEnds{socket: socket, writer: host.NewUDPWriter(), sessions: map[uint32]*crowdSession{},
-		place: make([]byte, 0, crowdPlace), plain: make([]byte, crowdHeader+crowdPiece)}
-	x.writer.Patient = true
+	defer x.wire.Close()
+	x.first = hello.First
 	for range ends {
 		k := key.NewPrivate[key.Node]()
 		hello.Keys = append(hello.Keys, k.Public())
@@ -90,16 +84,49 @@ func CrowdEnds(ctx context.Context, ends int, awake bool, from io.Reader, to io.
 		return fmt.Errorf("far ends of a crowd: %d of them have %d hubs", ends, len(meet.Hubs))
 	}
 	for i, end := range x.ends {
-		if _, err = end.device.AddPeer(wireguard.PeerConfig{Public: wireguard.Key(meet.Hubs[i].Bytes())}); err != nil {
+		if _, err := end.device.AddPeer(wireguard.PeerConfig{Public: wireguard.Key(meet.Hubs[i].Bytes())}); err != nil {
 			return err
 		}
 	}
-	context.AfterFunc(ctx, func() { conn.Close() })
+	context.AfterFunc(ctx, func() { x.wire.Close() })
 	go func() {
 		_, _ = io.Copy(io.Discard, from)
-		conn.Close()
+		x.wire.Close()
 	}()
-	return x.run(host.NewUDPReader(socket))
+	return x.run()
+}
+
+// openCrowdSockets opens a socket for far ends on loopback, and says its port.
+func openCrowdSockets(awake bool) (_ *crowdSockets, port uint16, err error) {
+	conns, err := host.UDPListen("udp4", "0.0.0.0:0", 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	port = conns[0].LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	conn, err := host.Unpolled(conns[0])
+	if err != nil {
+		conns[0].Close()
+		return nil, 0, err
+	}
+	if awake {
+		conn = &awakeConn{DatagramConn: conn}
+	}
+	defer func() {
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	const receive, send = 7 << 20, 1 << 20 // as the engine's
+	if _, _, err := host.SizeUDPBuffers(conn, receive, send); err != nil {
+		return nil, 0, err
+	}
+	socket, err := host.NewUDPSocket(conn)
+	if err != nil {
+		return nil, 0, err
+	}
+	w := &crowdSockets{conn: conn, socket: socket, reader: host.NewUDPReader(socket), writer: host.NewUDPWriter(), place: make([]byte, 0, crowdPlace)}
+	w.writer.Patient = true
+	return w, port, nil
 }
 
 // crowdPlace is the room for what is sealed before it is sent, in bytes: the engine's.
@@ -107,14 +134,14 @@ const crowdPlace = 128 << 10
 
 // crowdEnds are far ends; one goroutine's.
 type crowdEnds struct {
-	socket   *host.UDPSocket
-	writer   *host.UDPWriter
+	wire     crowdWire
+	first    netip.Addr // end's
 	ends     []*crowdEnd
 	sessions map[uint32]*crowdSession         // by our index
 	flows    [crowdHubs * crowdFlows]struct { // of heading out
 		got, acked uint64
 	}
-	place []byte // sealed
+	burst int    // bytes since the wire was flushed
 	plain []byte // a segment of zeros
 	out   wireguard.Actions
 }
@@ -124,8 +151,10 @@ type crowdEnd struct {
 	id      weft.NodeID
 	device  *wireguard.Device
 	current *crowdSession
-	to      host.UDPDest // the hub, from this end's address
-	known   bool         // to is
+	to      host.UDPDest   // by a socket, the hub, from this end's address
+	hub     netip.AddrPort // by an interface, the hub,
+	at      netip.Addr     // and this end
+	known   bool           // they are
 }
 
 type crowdSession struct {
@@ -135,9 +164,9 @@ type crowdSession struct {
 	window wireguard.Window
 }
 
-func (x *crowdEnds) run(reader *host.UDPReader) error {
+func (x *crowdEnds) run() error {
 	for {
-		reads, err := reader.Read()
+		reads, err := x.wire.Read()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		} else if err != nil {
@@ -151,8 +180,8 @@ func (x *crowdEnds) run(reader *host.UDPReader) error {
 }
 
 func (x *crowdEnds) flush() {
-	x.writer.Flush()
-	x.place = x.place[:0]
+	x.wire.Flush()
+	x.burst = 0
 }
 
 // read takes a message: a run of datagrams.
@@ -187,7 +216,7 @@ func (x *crowdEnds) read(m *host.UDPRead) {
 
 // handshake answers a handshake message. The hub begins them all, so nothing is ever due by itself.
 func (x *crowdEnds) handshake(m *host.UDPRead, b []byte) {
-	i := crowdNumber(m.Local)
+	i := x.number(m.Local)
 	if i < 0 || i >= len(x.ends) {
 		return
 	}
@@ -196,18 +225,18 @@ func (x *crowdEnds) handshake(m *host.UDPRead, b []byte) {
 		return
 	}
 	if !end.known {
-		x.socket.SetDest(&end.to, m.From, m.Local)
+		x.wire.Meet(end, m)
 		end.known = true
 	}
 	x.change(end)
 	for _, d := range x.out.Send {
-		x.writer.Add(&end.to, d.Message, len(d.Message))
+		x.wire.Add(end, append(x.wire.Room(end, len(d.Message)), d.Message...), len(d.Message))
 	}
 }
 
-// crowdNumber is the number of the peer with an underlay address; negative: it is none's.
-func crowdNumber(a netip.Addr) int {
-	if four := a.As4(); four[0] == 127 && four[1] == 1 {
+// number is the number of the peer with an underlay address; negative: it is none's.
+func (x *crowdEnds) number(a netip.Addr) int {
+	if four, first := a.As4(), x.first.As4(); four[0] == first[0] && four[1] == first[1] {
 		return int(four[2])<<8 | int(four[3])
 	}
 	return -1
@@ -241,7 +270,7 @@ func (x *crowdEnds) packet(end *crowdEnd, p *crowdPacket) {
 	}
 	answer.payload = crowdPiece
 	// A far end that is a machine begins a burst with a packet and not in the midst of one: the last that finds room goes whole.
-	if whole := crowdPieces * (wireguard.Padded(crowdHeader+crowdPiece, len(x.plain)) + wireguard.Overhead); cap(x.place)-len(x.place) < whole {
+	if whole := crowdPieces * (wireguard.Padded(crowdHeader+crowdPiece, len(x.plain)) + wireguard.Overhead); crowdPlace-x.burst < whole {
 		x.flush()
 	}
 	for i := range crowdPieces {
@@ -252,22 +281,22 @@ func (x *crowdEnds) packet(end *crowdEnd, p *crowdPacket) {
 
 // send seals a packet.
 func (x *crowdEnds) send(end *crowdEnd, p *crowdPacket) {
-	n := wireguard.Padded(crowdHeader+p.payload, len(x.plain))
-	if cap(x.place)-len(x.place) < n+wireguard.Overhead {
-		x.flush()
-	}
-	at, s := len(x.place), end.current
+	n, s := wireguard.Padded(crowdHeader+p.payload, len(x.plain)), end.current
 	p.whole(x.plain)
-	x.place = s.Seal(x.place, s.next, x.plain[:n])
+	sealed := n + wireguard.Overhead
+	x.wire.Add(end, s.Seal(x.wire.Room(end, sealed), s.next, x.plain[:n]), sealed)
+	x.burst += sealed
 	s.next++
-	x.writer.Add(&end.to, x.place[at:], len(x.place)-at)
 }
 
 // startCrowdEnds starts far ends in a process of their own, on a core alone unless that is negative. Who closes what is written ends them.
-func startCrowdEnds(ctx context.Context, binary string, ends, core int) (to io.WriteCloser, from io.Reader, wait func() error, err error) {
+func startCrowdEnds(ctx context.Context, binary string, ends, core int, wired bool) (to io.WriteCloser, from io.Reader, wait func() error, err error) {
 	args := []string{binary, "bench", "crowd-ends", "--ends", strconv.Itoa(ends)}
 	if core >= 0 {
 		args = append([]string{"taskset", "--cpu-list", strconv.Itoa(core)}, append(args, "--awake")...)
+	}
+	if wired {
+		args = append(args, "--wired")
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -289,7 +318,7 @@ func inCrowd(ctx context.Context, ends int) (to io.WriteCloser, from io.Reader, 
 	from, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := CrowdEnds(ctx, ends, false, r, w)
+		err := CrowdEnds(ctx, ends, false, false, r, w)
 		w.CloseWithError(err)
 		r.CloseWithError(err)
 		ended <- err

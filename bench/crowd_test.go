@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
 	"weft/engine"
 	"weft/engine/segment"
+	"weft/host"
 	"weft/key"
 )
 
@@ -32,7 +34,7 @@ func TestFarEndsThatNeverWaitEnd(t *testing.T) {
 	from, to := io.Pipe()
 	hello, w := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- CrowdEnds(t.Context(), 1, true, from, w) }()
+	go func() { ended <- CrowdEnds(t.Context(), 1, true, false, from, w) }()
 	var said crowdHello
 	if err := json.NewDecoder(hello).Decode(&said); err != nil {
 		t.Fatal(err)
@@ -143,5 +145,49 @@ func TestADeviceOfACrowdRefusesWhatIsOfNoFlow(t *testing.T) {
 		if d.Write(buf[:n]) == nil {
 			t.Errorf("%d bytes were taken", n)
 		}
+	}
+}
+
+// A hub finds them there, and flows go both ways.
+func TestFarEndsCanBeAtTheEndOfAnInterface(t *testing.T) {
+	if err := host.CheckTUN(); err != nil {
+		t.Skip("there can be no interface: ", err)
+	}
+	from, to := io.Pipe()
+	hello, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- CrowdEnds(t.Context(), 2, false, true, from, w) }()
+	var said crowdHello
+	if err := json.NewDecoder(hello).Decode(&said); err != nil {
+		t.Fatal(err)
+	}
+	hub := key.NewPrivate[key.Node]()
+	if err := json.NewEncoder(to).Encode(crowdMeet{Hubs: []key.NodePublic{hub.Public(), hub.Public()}}); err != nil {
+		t.Fatal(err)
+	}
+	device := newCrowdDevice(1, crowdFirst, 2)
+	e, err := engine.New(engine.Config{Key: hub, Self: device.hub, Device: device, Handler: deaf{}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.Up(); err != nil {
+		t.Fatal(err)
+	}
+	h := &crowdHub{Engine: e, device: device, configured: 2, active: 2, flows: 2}
+	if _, _, err := h.remember(t.Context(), &said); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []heading{out, in} {
+		if err := h.turn(t.Context(), x, false); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := h.rate(x); err != nil || got.Lost > 0 {
+			t.Errorf("heading %d: %+v, %v", x, got, err)
+		}
+	}
+	to.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

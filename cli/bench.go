@@ -167,6 +167,7 @@ func (a *app) benchCrowdCommand() *cobra.Command {
 	f.IntVar(&cfg.Active, "active", 1, "peers that flows go to")
 	f.IntVar(&cfg.Flows, "flows", 1, "flows")
 	f.DurationVar(&cfg.Length, "length", time.Second, "of the run in each direction")
+	f.BoolVar(&cfg.Wired, "wired", false, "far ends are at the end of an interface and not on loopback")
 	f.IntVar(&cfg.EndsOn, "ends-on", -1, "core that the far ends have alone; negative: any")
 	return c
 }
@@ -174,14 +175,15 @@ func (a *app) benchCrowdCommand() *cobra.Command {
 // benchCrowdEndsCommand is what the crowd starts for its far ends: it is not for people.
 func (a *app) benchCrowdEndsCommand() *cobra.Command {
 	var ends int
-	var awake bool
+	var awake, wired bool
 	c := &cobra.Command{
 		Use: "crowd-ends", Short: "The far ends of an engine with many peers", Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return bench.CrowdEnds(c.Context(), ends, awake, a.in, a.out)
+			return bench.CrowdEnds(c.Context(), ends, awake, wired, a.in, a.out)
 		},
 	}
 	c.Flags().IntVar(&ends, "ends", 1, "how many")
+	c.Flags().BoolVar(&wired, "wired", false, "they are at the end of an interface")
 	c.Flags().BoolVar(&awake, "awake", false, "they never wait: for ends that have a core alone")
 	return c
 }
