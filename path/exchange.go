@@ -162,12 +162,14 @@ func (a *Agent) candidates(now time.Time, via weft.Via, m wire.Candidates) {
 		return
 	}
 	list := usable(m.List)
-	changed := !slices.Equal(list, e.theirs)
-	if changed {
-		was := e.theirs
-		e.theirs = list
+	was := e.theirs
+	changed := !slices.Equal(list, was)
+	e.theirs = list
+	if changed || restarted {
 		a.countLinks()
-		if known := e.known && !restarted; known {
+	}
+	if changed {
+		if !restarted {
 			a.withdrawn(now, was, list)
 		}
 		a.rebuild()

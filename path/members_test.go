@@ -173,6 +173,23 @@ func TestWhatThePeerTakesBackIsLeftUntilItAnswers(t *testing.T) {
 	r.needMembers(way(1, one), way(2, two))
 }
 
+// TestAPeerThatStartsAnewWithTheSameAddressesIsBonded has a node of one link meet a peer of two that begins anew, and has the ports that it had.
+func TestAPeerThatStartsAnewWithTheSameAddressesIsBonded(t *testing.T) {
+	r := newRig(t)
+	r.SetBonding(r.now, true)
+	theirs := []weft.Candidate{at(1, "203.0.113.1:5"), at(2, "198.51.100.7:5")}
+	one, two := way(0, "203.0.113.1:5"), way(0, "198.51.100.7:5")
+	rtts := map[weft.Via]time.Duration{one: 20 * ms, two: 20 * ms}
+	for session := uint32(9); session < 12; session++ {
+		r.handle(relayUDP, wire.Candidates{Session: session, Seq: 1, List: theirs})
+		// And says by what it differs, so that it is looked which ways are to be members.
+		r.handle(relayUDP, wire.Uplinks{Session: session, Seq: 1, Metrics: []wire.LinkMetric{{Link: 2, Metric: uint16(session)}}})
+		r.Want(r.now)
+		r.play(3*time.Second, rtts)
+		r.needMembers(one, two)
+	}
+}
+
 func TestACableBetweenTwoMachinesIsALinkOfItsOwn(t *testing.T) {
 	r := linked(t, at(0, "203.0.113.1:5"), weft.Candidate{Addr: addr("10.77.0.2:5"), Kind: weft.Host})
 	r.SetLocal(r.now, append(slices.Clone(r.local), weft.Candidate{Addr: addr("10.77.0.1:41641"), Kind: weft.Host}))
