@@ -166,7 +166,7 @@ func (r *bondRun) units() (list []*bondUnit) {
 					}
 					alone[key] = true
 				}
-				if round > 1 && u.once && !(r.Full && u.subject == bonded) {
+				if round > 1 && u.once && !(r.Full && (u.subject == bonded || u.load == loadShort)) {
 					continue
 				}
 				list = append(list, u)

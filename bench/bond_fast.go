@@ -14,9 +14,10 @@ import (
 const fastName = "fast"
 
 const (
-	fastLength = 3 * time.Second
-	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by some percent.
-	fastPairs = 2
+	fastLength = 1500 * time.Millisecond
+	fastWarm   = 500 * time.Millisecond
+	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by up to a quarter, whatever their length.
+	fastPairs = 5
 )
 
 // fast measures what bonding costs where there is nothing to bond, and how long data packets are where there is.
@@ -41,7 +42,7 @@ func (r *bondRun) fast(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.net.Close()) }()
-	on := &bondUnit{c: c, subject: bonded, length: fastLength, warm: time.Second, load: loadTCP}
+	on := &bondUnit{c: c, subject: bonded, length: fastLength, warm: fastWarm, load: loadTCP}
 	if err := w.startNodes(ctx, on); err != nil {
 		return err
 	}
