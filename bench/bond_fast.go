@@ -17,7 +17,7 @@ const (
 	fastLength = 1500 * time.Millisecond
 	fastWarm   = 500 * time.Millisecond
 	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by up to a quarter, whatever their length.
-	fastPairs = 5
+	fastPairs = 3
 )
 
 // fast measures what bonding costs where there is nothing to bond, and how long data packets are where there is.
