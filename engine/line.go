@@ -29,15 +29,14 @@ const (
 // A line is what waits in one sender for the ways of a bond: packets, not super-packets, so that each may go by a way of its
 // own, and none holds up others for longer than it takes. It is the sender's goroutine's.
 type line struct {
-	b      *bonded
-	queue  *queue.Queue[*parcel]
-	head   *parcel // whose turn it is, taken out
-	free   []*parcel
-	room   int // of a parcel, in bytes
-	target time.Duration
-	next   time.Duration // when it is to be served, unless something comes
-	fresh  bool          // something has come
-	idle   time.Duration // since when nothing waits and nothing is on its way; 0: something is
+	b     *bonded
+	queue *queue.Queue[*parcel]
+	head  *parcel // whose turn it is, taken out
+	free  []*parcel
+	room  int           // of a parcel, in bytes
+	next  time.Duration // when it is to be served, unless something comes
+	fresh bool          // something has come
+	idle  time.Duration // since when nothing waits and nothing is on its way; 0: something is
 }
 
 // line finds or makes the sender's line of a bond.
@@ -280,10 +279,8 @@ func (o *sender) serveLine(l *line) (next time.Duration) {
 		b.send.Tick(now)
 		b.collect(now)
 	}
-	if target, interval := b.send.Target(); target != l.target {
-		l.target = target
-		l.queue.SetTarget(target, max(queue.Interval, interval))
-	}
+	target, interval := b.send.Target()
+	l.queue.SetTarget(target, max(queue.Interval, interval))
 	l.queue.SetMost(b.send.Most())
 	s := b.peer.current.Load()
 	if s != nil && int64(now) >= s.until {
