@@ -99,10 +99,10 @@ func (s *Sender) Due(now time.Duration) (p PathID, message []byte, ok bool) {
 				}
 			}
 			seq := l.assigned.take(i)
-			m := s.ledger.msg(seq)
-			if seq < s.ledger.tail || m.settled || !m.waiting || m.size == 0 {
+			if !s.unsent(seq) {
 				continue
 			}
+			m := s.ledger.msg(seq)
 			s.run = l
 			m.waiting = false
 			s.hop(now, by, seq, m, int(m.size), m.quiet)
@@ -115,17 +115,22 @@ func (s *Sender) Due(now time.Duration) (p PathID, message []byte, ok bool) {
 	return 0, nil, false
 }
 
-// tidy takes out what needs not be sent any more.
+// unsent reports whether a message that was assigned is to be sent yet. One whose copy there was no room for is given up.
+func (s *Sender) unsent(seq uint64) bool {
+	m := s.ledger.msg(seq)
+	if seq < s.ledger.tail || m.settled || !m.waiting {
+		return false
+	}
+	if m.size == 0 {
+		m.waiting, m.settled = false, true
+	}
+	return !m.settled
+}
+
+// tidy takes out what needs not be sent any more, up to the first that does.
 func (s *Sender) tidy(l *lane) {
-	for a := &l.assigned; a.len() > 0; a.take(a.tail) {
-		seq := a.at(a.tail).seq
-		m := s.ledger.msg(seq)
-		if seq >= s.ledger.tail && !m.settled && m.waiting && m.size > 0 {
-			return
-		}
-		if seq >= s.ledger.tail && m.waiting {
-			m.waiting, m.settled = false, true // there was no room for its copy
-		}
+	for a := &l.assigned; a.len() > 0 && !s.unsent(a.at(a.tail).seq); {
+		a.take(a.tail)
 	}
 }
 
