@@ -115,6 +115,8 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		return
 	}
 	clock, owd := s.remote.clock, l.est.owd.latest
+	// Of what is newer than the newest that came: as long as that, or as the line needs for what goes before it.
+	expected := func(f *flight) time.Duration { return max(owd, l.est.owd.base()+f.wait) }
 	h := &l.health
 	var first, late time.Duration
 	overdue := 0
@@ -135,7 +137,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 		if !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
-		if late = clock - f.sent - max(owd, l.est.owd.base()+f.wait); late <= 0 {
+		if late = clock - f.sent - expected(f); late <= 0 {
 			break
 		}
 		if overdue == 0 {
@@ -157,7 +159,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	// A few: they may be lost alone.
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
-		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-max(owd, l.est.owd.base()+f.wait) > l.allowed() {
+		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-expected(f) > l.allowed() {
 			s.lose(now, l, i)
 			h.overdue++
 			overdue--
