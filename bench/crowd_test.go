@@ -29,19 +29,25 @@ func TestEveryActivePeerOfACrowdGetsItsFlowAndGivesIt(t *testing.T) {
 	}
 }
 
-// A reader that never waits could not be ended by what ends one that does.
-func TestFarEndsThatNeverWaitEnd(t *testing.T) {
-	from, to := io.Pipe()
+// meetEnds starts a far end for each hub. Who closes what is written ends them.
+func meetEnds(t *testing.T, awake, wired bool, hubs ...key.NodePublic) (to io.Closer, said crowdHello, ended <-chan error) {
+	t.Helper()
+	from, meet := io.Pipe()
 	hello, w := io.Pipe()
-	ended := make(chan error, 1)
-	go func() { ended <- CrowdEnds(t.Context(), 1, true, false, from, w) }()
-	var said crowdHello
+	end := make(chan error, 1)
+	go func() { end <- CrowdEnds(t.Context(), len(hubs), awake, wired, from, w) }()
 	if err := json.NewDecoder(hello).Decode(&said); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewEncoder(to).Encode(crowdMeet{Hubs: []key.NodePublic{key.NewPrivate[key.Node]().Public()}}); err != nil {
+	if err := json.NewEncoder(meet).Encode(crowdMeet{Hubs: hubs}); err != nil {
 		t.Fatal(err)
 	}
+	return meet, said, end
+}
+
+// A reader that never waits could not be ended by what ends one that does.
+func TestFarEndsThatNeverWaitEnd(t *testing.T) {
+	to, _, ended := meetEnds(t, true, false, key.NewPrivate[key.Node]().Public())
 	to.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -153,18 +159,8 @@ func TestFarEndsCanBeAtTheEndOfAnInterface(t *testing.T) {
 	if err := host.CheckTUN(); err != nil {
 		t.Skip("there can be no interface: ", err)
 	}
-	from, to := io.Pipe()
-	hello, w := io.Pipe()
-	ended := make(chan error, 1)
-	go func() { ended <- CrowdEnds(t.Context(), 2, false, true, from, w) }()
-	var said crowdHello
-	if err := json.NewDecoder(hello).Decode(&said); err != nil {
-		t.Fatal(err)
-	}
 	hub := key.NewPrivate[key.Node]()
-	if err := json.NewEncoder(to).Encode(crowdMeet{Hubs: []key.NodePublic{hub.Public(), hub.Public()}}); err != nil {
-		t.Fatal(err)
-	}
+	to, said, ended := meetEnds(t, false, true, hub.Public(), hub.Public())
 	device := newCrowdDevice(1, crowdFirst, 2)
 	e, err := engine.New(engine.Config{Key: hub, Self: device.hub, Device: device, Handler: deaf{}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
