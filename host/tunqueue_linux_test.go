@@ -1,6 +1,7 @@
 package host
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -16,27 +17,37 @@ func readOf(q *TUNQueue, buf []byte) (int, error) {
 	return q.TryRead(buf)
 }
 
+// waitsFor tells of how many waits one of such a length consists, in which no packet comes.
+func waitsFor(t *testing.T, q *TUNQueue, most time.Duration) int {
+	t.Helper()
+	buf := make([]byte, 1<<16)
+	began, waits := time.Now(), 0
+	for left := most; left > 0; left = most - time.Since(began) {
+		if err := q.Await(left); err != nil {
+			t.Fatal(err)
+		}
+		n, err := q.TryRead(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waits++; n > 0 {
+			began, waits = time.Now(), 0 // a packet of the kernel's own
+		}
+	}
+	return waits
+}
+
 func TestAWaitEndsWithItsTimeOrWithAPacket(t *testing.T) {
 	c := newCell(t)
 	q := c.tun(t, 1, 1, tunFeatures).Queues()[0]
 	buf := make([]byte, 1<<16)
-	for range 3 {
-		began, ended := time.Now(), 0
-		for left := 20 * time.Millisecond; left > 0; left = 20*time.Millisecond - time.Since(began) {
-			if err := q.Await(left); err != nil {
-				t.Fatal(err)
-			}
-			n, err := q.TryRead(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ended++; n > 0 {
-				began, ended = time.Now(), 0 // a packet of the kernel's own
-			}
-		}
-		if ended > 5 { // a signal ends it, too
-			t.Errorf("a wait of 20 ms took %d waits", ended)
-		}
+	// A signal ends a wait, too, and the scheduler sends them when it likes: of many waits one has none.
+	least := math.MaxInt
+	for tries := 0; least > 1 && tries < 50; tries++ {
+		least = min(least, waitsFor(t, q, 20*time.Millisecond))
+	}
+	if least > 1 {
+		t.Errorf("a wait of 20 ms takes %d waits", least)
 	}
 	woken := make(chan error, 1)
 	go func() {
