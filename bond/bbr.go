@@ -10,7 +10,8 @@ type bbr struct {
 	gain  float64       // the rate is so much of it
 	rtt   time.Duration // smoothed
 	least time.Duration // the least round trip of lately
-	most  time.Duration // the queue that is aimed below
+	short time.Duration // a queue that is no longer is none: chance makes it
+	most  time.Duration // the queue that is aimed below: that, and what runs dry while the sender naps
 
 	inFlight int           // bytes
 	sent     time.Duration // when the newest was sent that arrived
@@ -100,7 +101,7 @@ func (b *bbr) Restart(now, rtt time.Duration) {
 	if rtt <= 0 {
 		rtt = firstRTT
 	}
-	*b = bbr{gain: startupGain, rtt: rtt, least: rtt, most: queueLeast, probe: probeFirst, emptied: now, patient: lookFirst}
+	*b = bbr{gain: startupGain, rtt: rtt, least: rtt, short: queueLeast, most: queueLeast, probe: probeFirst, emptied: now, patient: lookFirst}
 	b.bw = initialWindow / max(rtt.Seconds(), 1e-3)
 }
 
@@ -134,7 +135,8 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		if b.mode == startup { // the round trip that it began with may have been too long
 			b.bw = max(b.bw, initialWindow/max(b.least.Seconds(), 1e-3))
 		}
-		b.most = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + 2*s.Nap + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
+		b.short = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
+		b.most = b.short + 2*s.Nap
 		own := time.Duration(float64(s.Load)/-b.before.add(now, beforeWithin, -b.bw)*1e9) - b.least
 		if alien := s.Queue - max(own, 0); !t.queued || alien < t.alien {
 			t.alien = alien
@@ -213,6 +215,9 @@ func (b *bbr) leave(bw float64) {
 // lossy reports whether so much was lost in a round that it means congestion (2 %, as BBR takes it).
 func (t *trip) lossy() bool { return t.lost*50 > t.came+t.lost && t.lost >= 3*segment }
 
+// crowded reports whether others kept a queue standing all the time, which is seen without a look where what is sent here does not fill it.
+func (t *trip) crowded(short time.Duration) bool { return t.queued && t.alien > short }
+
 // round is the end of a round trip.
 func (b *bbr) round(now time.Duration, s Sample) {
 	t := &b.trip
@@ -231,12 +236,12 @@ func (b *bbr) round(now time.Duration, s Sample) {
 	case steady:
 		b.steer(now)
 	case compete:
-		if now >= b.until {
+		if now >= b.until && !t.crowded(b.short) {
 			b.mode, b.until = look, now+2*b.rtt
 		}
 	case look:
 		switch {
-		case t.queued && t.queue <= b.most:
+		case t.queued && t.queue <= b.short:
 			b.mode, b.gain, b.over, b.excess = steady, 1, 0, false
 		case now >= b.until:
 			b.patient = min(2*b.patient, lookMost)
@@ -295,7 +300,7 @@ func (b *bbr) steer(now time.Duration) {
 // rivals looks whether others fill the queue: it does not get shorter, whatever is done. Then the rate becomes that of CUBIC, which gets its
 // share beside others that fill queues; and now and then it is looked whether they have gone.
 func (b *bbr) rivals(now time.Duration) bool {
-	if t := &b.trip; !t.queued || t.alien <= b.most {
+	if !b.trip.crowded(b.short) {
 		b.alien = 0
 		return false
 	}

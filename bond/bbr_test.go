@@ -17,7 +17,9 @@ func fed(bw float64) (*bbr, func(s Sample)) {
 	feed := func(s Sample) {
 		now += 20 * time.Millisecond
 		s.Bytes, s.InFlight, s.RTT, s.MinRTT, s.Nap, s.Sent, s.Round = 20*segment, 20*segment, 20*time.Millisecond+s.Queue, 20*time.Millisecond, 20*time.Millisecond, now-20*time.Millisecond, true
-		s.Load = int(carried * s.RTT.Seconds())
+		if s.Load == 0 { // it fills the path by itself
+			s.Load = int(carried * s.RTT.Seconds())
+		}
 		b.Sample(now, s)
 	}
 	feed(Sample{Rate: bw, Limited: true})
@@ -58,5 +60,46 @@ func TestWhatAQueueDrainsAtIsWhatAPathCarries(t *testing.T) {
 	}
 	if got := b.Capacity(); math.Abs(got-carried) > 0.05*carried {
 		t.Errorf("with a queue that drains at 16 Mbit/s it is held to carry %.1f", got*8/1e6)
+	}
+}
+
+// beside is a sample of a path in whose queue others keep so much that a packet waits so long, and little is sent here.
+func beside(queue time.Duration) Sample {
+	return Sample{Rate: carried / 4, Limited: true, Starved: true, Queue: queue, Load: 5 * segment}
+}
+
+// TestOthersAreMetByWhoSleepsToo has others keep a queue that is shorter than a sender allows for that sleeps. It gave way to them, and did not take them for
+// others: for seconds it had a tenth of the link.
+func TestOthersAreMetByWhoSleepsToo(t *testing.T) {
+	b, feed := fed(carried)
+	feed(Sample{Rate: carried, Queue: 60 * time.Millisecond, Drain: carried})
+	if b.mode != steady {
+		t.Fatalf("mode %d", b.mode)
+	}
+	for range 25 {
+		feed(beside(15 * time.Millisecond))
+	}
+	if b.mode != compete {
+		t.Errorf("after half a second beside others: mode %d, %.1f Mbit/s", b.mode, b.Rate()*8/1e6)
+	}
+}
+
+// TestOthersThatAreSeenAreNotLookedFor has others stay for half a minute, and leave. Each look whether they were there yet was a fifth of a second without the
+// path: the others took that, and what waited in front meanwhile cost the connection some of its window.
+func TestOthersThatAreSeenAreNotLookedFor(t *testing.T) {
+	b, feed := fed(carried)
+	feed(Sample{Rate: carried, Queue: 60 * time.Millisecond, Drain: carried})
+	for range 25 {
+		feed(beside(30 * time.Millisecond))
+	}
+	for i := range 1500 {
+		if feed(beside(30 * time.Millisecond)); b.mode != compete {
+			t.Fatalf("after %d round trips beside others: mode %d", i, b.mode)
+		}
+	}
+	for i := 0; b.mode != steady; i++ {
+		if feed(beside(time.Millisecond)); i > 5 {
+			t.Fatalf("they have gone: mode %d", b.mode)
+		}
 	}
 }
