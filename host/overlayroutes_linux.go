@@ -24,8 +24,8 @@ const (
 	routesPriority = 5190
 	// routesTable + 16 bits made of the interface's name is the number of its table: the next process of that name finds it.
 	routesTable = 86 << 16
-	// lastMetric is of the route that is taken when there is no other.
-	lastMetric = 1 << 31
+	// lastMetric is of the route that is taken when there is no other: a number that an int of 32 bits has room for, too.
+	lastMetric = 1<<31 - 1
 )
 
 func tableOf(name string) int {
