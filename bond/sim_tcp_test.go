@@ -16,6 +16,7 @@ type tcp struct {
 	done  time.Duration
 	rwnd  uint64 // segments
 	reno  bool
+	bbr   *tcpBBR // nil: CUBIC or New Reno
 
 	segs           []segment // ring
 	una, nxt       uint64
@@ -58,6 +59,9 @@ type tcp struct {
 type segment struct {
 	sent                time.Duration
 	sacked, lost, again bool
+
+	delivered              int // when it was sent, as BBR counts
+	deliveredAt, firstSent time.Duration
 }
 
 type alarmKind int
@@ -108,7 +112,7 @@ func (c *tcp) seg(i uint64) *segment { return &c.segs[i%tcpRing] }
 // send sends what the windows let go.
 func (c *tcp) send() {
 	sent := false
-	for float64(c.flying) < math.Floor(c.cwnd) {
+	for float64(c.flying) < math.Floor(c.cwnd) && (c.bbr == nil || c.bbr.may()) {
 		if c.lostCount > 0 {
 			i := c.una
 			for ; !(c.seg(i).lost && !c.seg(i).again); i++ {
@@ -141,6 +145,9 @@ func (c *tcp) emit(i uint64, again bool) {
 		*s = segment{}
 		c.nxt++
 	}
+	if c.bbr != nil {
+		c.bbr.stamp(s)
+	}
 	s.sent = c.w.now
 	c.flying++
 	c.prrOut++
@@ -163,6 +170,9 @@ func (c *tcp) deliver(i uint64, echo time.Duration) {
 		c.lostCount--
 	} else {
 		c.flying--
+	}
+	if c.bbr != nil {
+		c.bbr.arrived(s)
 	}
 	if i+1 < c.fack && !s.again {
 		c.reordered = true
@@ -224,6 +234,9 @@ func (c *tcp) ack(b []byte) {
 	}
 	c.detect()
 	switch {
+	case c.bbr != nil:
+		c.recovering = c.recovering && c.una < c.recover
+		c.bbr.ack(delivered, c.w.now-echo)
 	case c.recovering && c.una >= c.recover:
 		c.recovering = false
 		c.cwnd = c.ssthresh
@@ -285,6 +298,9 @@ func (c *tcp) detect() {
 		s.lost, s.again = true, false
 		c.lostCount++
 		c.flying--
+		if c.bbr != nil {
+			c.bbr.lost++
+		}
 		found = true
 	}
 	if found && !c.recovering {
@@ -299,8 +315,12 @@ func (c *tcp) detect() {
 	}
 }
 
-// reduce is CUBIC's answer to loss.
+// reduce is CUBIC's answer to loss. BBR has its own.
 func (c *tcp) reduce() {
+	if c.bbr != nil {
+		c.bbr.save()
+		return
+	}
 	c.undoCwnd, c.undoThresh, c.undoLeft = c.cwnd, c.ssthresh, 0
 	beta := 0.7
 	if c.reno {
