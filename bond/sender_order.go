@@ -9,6 +9,11 @@ const (
 	// standsFor is how long a backlog has to stand, half of it at least, to be more than a burst of a connection: what is acknowledged in that time
 	// brings more.
 	standsFor = 100 * time.Millisecond
+	// eager is the part of its round trip by which what goes by a path that competes may be later than by another, as far as that is others' queue. Others
+	// have what is not taken of it, and their queue is longer for that when the next packet is looked at: who waits until it pays gets ever less. In simulation
+	// a connection has 0.27 of such a link without, 0.35 with a 12th and 0.37 with a 5th (from the 5th to the 20th second, CUBIC in it and in the other's), and
+	// with BBR in both 0.34, 0.38 and 0.41, at the same round trip; on real kernels with BBR in both 0.26, 0.29 and 0.36.
+	eager = 1.0 / 5
 	// unsteady is how many times the jitter of a path a packet is taken to come later than it would, since all wait for the latest of several.
 	unsteady = 2
 	// doubtEvery is how often a path that is known to lose much gets a copy: few bytes, and enough to find within two seconds that it does no more.
@@ -34,10 +39,14 @@ func (s *Sender) worth(now time.Duration, l *lane, size, backlog int, soonest ti
 	}
 	at := o.drained(backlog + l.Overhead)
 	if s.orderly(l, o.first, from) {
-		if at >= soonest && hold > alike {
+		enough := l.enough(now)
+		if at+enough-alike < soonest {
+			return false
+		}
+		if hold > enough {
 			s.assign = o.first
 		}
-		return at >= soonest && hold <= alike
+		return hold <= enough
 	}
 	if at < soonest {
 		return false
@@ -45,6 +54,14 @@ func (s *Sender) worth(now time.Duration, l *lane, size, backlog int, soonest ti
 	all := o.capacity()
 	margin := time.Duration(float64(min(o.first.est.rtt.smooth, hold)) * all / (all + l.ctl.Capacity()))
 	return at >= soonest+margin || o.drained(int(s.standing.lowest())+l.Overhead) >= soonest
+}
+
+// enough is how much later than by another what goes by a path may be for that to be as good.
+func (l *lane) enough(now time.Duration) time.Duration {
+	if !l.ctl.Loses() {
+		return alike
+	}
+	return alike + min(l.line.crowd.wait(now), time.Duration(eager*float64(l.est.rtt.smooth)))
 }
 
 // rest are other paths, in the order in which what they are given next arrives.
