@@ -23,6 +23,7 @@ type lane struct {
 	name        string
 	left, right *netns.Packets
 	mends       bool // the right end does: see comparable
+	zeroes      bool // the left end does
 	buf         []byte
 	starved     bool     // packets may be marked
 	seen        [][]byte // since the last batch
@@ -45,6 +46,7 @@ func newLane(t *testing.T, number, mtu int, left, right kind, from, to machine) 
 	right.open(t, b)
 	l := &lane{name: fmt.Sprintf("%T to %T", left, right), buf: make([]byte, 1<<17)}
 	_, l.mends = right.(library)
+	_, l.zeroes = left.(library)
 	l.left, l.right = must(from.OpenPackets(a.Name))(t), must(to.OpenPackets(b.Name))(t)
 	t.Cleanup(func() { l.left.Close(); l.right.Close() })
 	return l
@@ -127,7 +129,8 @@ func passes(p []byte) (out []byte, ok bool) {
 // means nothing (RFC 6864) and is made anew when a super-packet is taken apart.
 //
 // Wireguard-go puts together more than that, and what it put together is mended when it is taken apart: identifications of
-// packets that may be fragmented, IPv4 checksums, flow labels, and the length of UDP where the checksum is right without it.
+// packets that may be fragmented, IPv4 checksums, flow labels, and the length of UDP where the checksum is right without it. And where the kernel leaves UDP's
+// checksum to it and zero comes out, it writes that, which says that there is none, and not 0xffff (gsoNoneChecksum in its tun/offload_linux.go; RFC 768).
 func (l *lane) comparable(p []byte) string {
 	p = slices.Clone(p)
 	if l.starved {
@@ -141,17 +144,28 @@ func (l *lane) comparable(p []byte) string {
 			clear(p[4:6])
 			clear(p[10:12])
 		}
-		if l.mends && p[0] == 0x45 && p[9] == protoUDP && len(p) >= 28 {
-			mendLength(p, 20, flow{proto: protoUDP, src: netip.AddrFrom4([4]byte(p[12:])), dst: netip.AddrFrom4([4]byte(p[16:]))})
+		if p[0] == 0x45 && p[9] == protoUDP && len(p) >= 28 {
+			l.mendUDP(p, 20, flow{proto: protoUDP, src: netip.AddrFrom4([4]byte(p[12:])), dst: netip.AddrFrom4([4]byte(p[16:]))})
 		}
-	case len(p) >= 40 && p[0]>>4 == 6 && l.mends:
-		p[1] &= 0xf0
-		clear(p[2:4])
+	case len(p) >= 40 && p[0]>>4 == 6:
+		if l.mends {
+			p[1] &= 0xf0
+			clear(p[2:4])
+		}
 		if p[6] == protoUDP && len(p) >= 48 {
-			mendLength(p, 40, flow{proto: protoUDP, src: netip.AddrFrom16([16]byte(p[8:])), dst: netip.AddrFrom16([16]byte(p[24:]))})
+			l.mendUDP(p, 40, flow{proto: protoUDP, src: netip.AddrFrom16([16]byte(p[8:])), dst: netip.AddrFrom16([16]byte(p[24:]))})
 		}
 	}
 	return string(p)
+}
+
+func (l *lane) mendUDP(p []byte, at int, f flow) {
+	if l.mends {
+		mendLength(p, at, f)
+	}
+	if l.zeroes && p[at+6]|p[at+7] == 0 && ones(f.pseudo(len(p)-at), p[at:]) == 0xffff {
+		p[at+6], p[at+7] = 0xff, 0xff
+	}
 }
 
 // mendLength writes UDP's length, and its checksum with it, if that is right for the length of the packet.
