@@ -2,6 +2,7 @@ package bond_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -21,7 +22,7 @@ type tcpBBR struct {
 		some           bool
 	}
 
-	bw       [3]sampleAt // the largest of ten rounds, the second and third of later ones
+	bw       [bbrRounds]float64 // segments/s: the largest of each of the last rounds
 	round    int
 	roundEnd int // delivered, when the round ends
 	started  bool
@@ -49,11 +50,6 @@ type tcpBBR struct {
 	conserve   bool
 	recovering bool
 	lost       int // since the last acknowledgement
-}
-
-type sampleAt struct {
-	round int
-	rate  float64
 }
 
 type tcpBBRMode int
@@ -130,33 +126,8 @@ func (b *tcpBBR) arrived(s *segment) {
 	}
 }
 
-func (b *tcpBBR) rate() float64 { return b.bw[0].rate }
-
-// learn takes a rate into the largest of the last rounds (Linux's minmax).
-func (b *tcpBBR) learn(v float64) {
-	x := sampleAt{b.round, v}
-	m := &b.bw
-	if v >= m[0].rate || b.round-m[2].round > bbrRounds {
-		*m = [3]sampleAt{x, x, x}
-		return
-	}
-	if v >= m[1].rate {
-		m[1], m[2] = x, x
-	} else if v >= m[2].rate {
-		m[2] = x
-	}
-	switch dt := b.round - m[0].round; {
-	case dt > bbrRounds:
-		m[0], m[1], m[2] = m[1], m[2], x
-		if b.round-m[0].round > bbrRounds {
-			m[0], m[1], m[2] = m[1], m[2], x
-		}
-	case m[1].round == m[0].round && dt > bbrRounds/4:
-		m[1], m[2] = x, x
-	case m[2].round == m[1].round && dt > bbrRounds/2:
-		m[2] = x
-	}
-}
+// rate is the largest of the last rounds.
+func (b *tcpBBR) rate() float64 { return slices.Max(b.bw[:]) }
 
 // bdp is the bandwidth-delay product times a gain.
 func (b *tcpBBR) bdp(gain float64) float64 {
@@ -184,11 +155,12 @@ func (b *tcpBBR) ack(delivered int, rtt time.Duration) {
 		interval := max(x.spent, now-x.priorAt)
 		if x.prior >= b.roundEnd {
 			b.roundEnd, b.started = b.delivered, true
-			b.round++
+			b.round = (b.round + 1) % bbrRounds
+			b.bw[b.round] = 0
 			b.conserve = false
 		}
 		if interval >= b.minRTT || b.minRTT == never && interval > 0 {
-			b.learn(float64(b.delivered-x.prior) / interval.Seconds())
+			b.bw[b.round] = max(b.bw[b.round], float64(b.delivered-x.prior)/interval.Seconds())
 		}
 		x.some = false
 	}
@@ -269,7 +241,7 @@ func (b *tcpBBR) fullPipe() {
 // probeBW begins anywhere in the cycle but where less is sent.
 func (b *tcpBBR) probeBW() {
 	b.mode, b.phaseAt = bbrProbeBW, b.c.w.now
-	b.phase = (8 - 1 - b.c.w.rnd.IntN(7) + 1) % 8
+	b.phase = (len(bbrCycle) - b.c.w.rnd.IntN(len(bbrCycle)-1)) % len(bbrCycle)
 }
 
 func (b *tcpBBR) least(rtt time.Duration) {
