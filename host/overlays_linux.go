@@ -22,6 +22,9 @@ const overlaysDir = "/run/weft"
 // announceTries is how often the directory may go with another's last file while it is waited for.
 const announceTries = 1000
 
+// errGone is a directory that went with another's last file between two looks at it.
+var errGone = errors.New("the directory of overlays is gone")
+
 // An Announcement is an overlay that others know of until it is closed.
 type Announcement struct {
 	dir  string
@@ -67,7 +70,7 @@ func namespaceDir(dir string) string {
 
 func announceIn(dir string, o Overlay) (a *Announcement, err error) {
 	for range announceTries {
-		if a, err = tryAnnounce(dir, o); !errors.Is(err, fs.ErrNotExist) {
+		if a, err = tryAnnounce(dir, o); !errors.Is(err, errGone) {
 			break
 		}
 	}
@@ -99,10 +102,7 @@ func tryAnnounce(dir string, o Overlay) (*Announcement, error) {
 func overlayPath(dir, iface string) string { return filepath.Join(dir, iface+".json") }
 
 func (a *Announcement) lockDir() (unlock func() error, err error) {
-	if err := os.MkdirAll(a.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
-	}
-	f, err := os.Open(a.dir)
+	f, err := openDir(a.dir)
 	if err != nil {
 		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
 	}
@@ -115,8 +115,9 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 	if err == nil { // the directory may have gone while it was waited for, and be another one
 		var locked, there fs.FileInfo
 		if locked, err = f.Stat(); err == nil {
-			if there, err = os.Stat(a.dir); err == nil && !os.SameFile(locked, there) {
-				err = fs.ErrNotExist
+			there, err = os.Stat(a.dir)
+			if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(locked, there) {
+				err = errGone
 			}
 		}
 	}
@@ -125,6 +126,22 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 		return nil, fmt.Errorf("tell other networks of this machine: %w", err)
 	}
 	return f.Close, nil
+}
+
+// openDir opens a directory that it makes where it is missing.
+func openDir(dir string) (*os.File, error) {
+	err := os.MkdirAll(dir, 0o755)
+	if errors.Is(err, fs.ErrExist) { // it was there when it was to be made, and was not when it was looked at
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errGone
+	}
+	return f, err
 }
 
 // set writes the file, unless another overlay is in the way. The directory is locked.

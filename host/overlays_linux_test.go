@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -125,6 +126,41 @@ func TestTheDirectoryMayGoWhileOthersComeAndStay(t *testing.T) {
 	all.Wait()
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left behind: %s (%v)", namesIn(t, dir), err)
+	}
+}
+
+// Some of many tries meet the directory when it goes between two steps of making and opening it.
+func TestADirectoryThatGoesWhileItIsOpenedIsNoError(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "net")
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Mkdir(dir, 0o755)
+				_ = os.Remove(dir)
+			}
+		}
+	})
+	gone := 0
+	for until := time.Now().Add(30 * time.Second); gone < 20 && time.Now().Before(until); {
+		f, err := openDir(dir)
+		switch {
+		case err == nil:
+			f.Close()
+		case errors.Is(err, errGone):
+			gone++
+		default:
+			t.Errorf("opened a directory that comes and goes: %v", err)
+		}
+	}
+	close(stop)
+	all.Wait()
+	if gone == 0 {
+		t.Error("the directory never went")
 	}
 }
 
