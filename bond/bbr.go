@@ -38,6 +38,7 @@ type bbr struct {
 
 // A trip is what was seen in one round trip.
 type trip struct {
+	began   float64       // bytes/s: what the path was believed to carry
 	rate    float64       // the largest sample
 	limited bool          // one of them is a lower bound
 	starved bool          // since there was nothing to be sent
@@ -167,17 +168,17 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		case b.mode == steady && s.Queue > b.most:
 			b.known = true
 			b.overfull(now)
-			b.carries(s.Drain)
+			b.drains(now, s.Drain)
 		case b.mode == steady && !b.known:
 			b.known = true
 			b.carries(s.Drain)
 		case b.mode == compete || b.mode == look:
-			b.carries(s.Drain)
+			b.drains(now, s.Drain)
 		}
 	}
 	if s.Round {
 		b.round(now, s)
-		b.trip = trip{}
+		b.trip = trip{began: b.bw}
 	}
 	b.settle(now)
 }
@@ -185,6 +186,12 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 // carries sets what the path is believed to carry: at least two full packets in a round trip.
 func (b *bbr) carries(bw float64) {
 	b.bw = max(bw, leastWindow/max(b.rtt.Seconds(), 1e-3))
+}
+
+// drains takes what a path's queue drained at for what it carries. It grows by no more than believed in a round trip beyond what the path carried lately: what had
+// been held up comes faster than that, once.
+func (b *bbr) drains(now time.Duration, bw float64) {
+	b.carries(min(bw, max(b.trip.began*believed, -b.before.add(now, beforeWithin, -b.bw))))
 }
 
 // overfull has the queue drain.

@@ -63,6 +63,31 @@ func TestWhatAQueueDrainsAtIsWhatAPathCarries(t *testing.T) {
 	}
 }
 
+// TestWhatWasHeldUpIsNotTakenForWhatAPathCarries has the queue of a path of 16 Mbit/s come at 37 after the whole machine has slept. All that its connection had
+// then went there at once, and its queue overflowed.
+func TestWhatWasHeldUpIsNotTakenForWhatAPathCarries(t *testing.T) {
+	b, feed := fed(carried)
+	queued := Sample{Rate: carried, Queue: 80 * time.Millisecond, Drain: carried}
+	feed(queued)
+	feed(queued)
+	held := queued
+	held.Drain = 37.0 / 16 * carried
+	feed(held)
+	if got := b.Capacity(); got > 1.3*carried {
+		t.Errorf("it is held to carry %.1f Mbit/s", got*8/1e6)
+	}
+	feed(queued)
+	if got := b.Capacity(); math.Abs(got-carried) > 0.05*carried {
+		t.Errorf("a round trip later it is held to carry %.1f Mbit/s", got*8/1e6)
+	}
+	for range 6 { // and it does carry more
+		feed(held)
+	}
+	if got := b.Capacity(); got < 37.0/16*carried {
+		t.Errorf("after six round trips in which its queue drained at 37 Mbit/s it is held to carry %.1f", got*8/1e6)
+	}
+}
+
 // beside is a sample of a path in whose queue others keep so much that a packet waits so long, and little is sent here.
 func beside(queue time.Duration) Sample {
 	return Sample{Rate: carried / 4, Limited: true, Starved: true, Queue: queue, Load: 5 * segment}
