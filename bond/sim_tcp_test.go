@@ -115,7 +115,8 @@ func (c *tcp) send() {
 	for float64(c.flying) < math.Floor(c.cwnd) && (c.bbr == nil || c.bbr.may()) {
 		if c.lostCount > 0 {
 			i := c.una
-			for ; !(c.seg(i).lost && !c.seg(i).again); i++ {
+			for s := c.seg(i); !s.lost || s.again || s.sacked; s = c.seg(i) {
+				i++
 			}
 			c.emit(i, true)
 		} else if c.nxt-c.una < c.rwnd && (c.total == 0 || c.nxt < c.total) {
