@@ -27,6 +27,7 @@ type bbr struct {
 
 	over    time.Duration // since when the queue has not been short; 0: it was
 	alien   time.Duration // since when it has not been as short as it would be by what is sent here
+	asks    bool          // it is let drain whole, to see whether what is left is others'
 	before  extreme       // the largest rate of the last seconds, with its sign turned
 	emptied time.Duration // when the queue was last empty, or emptied on purpose
 	rival   cubic         // while others fill the queue
@@ -118,6 +119,12 @@ func (b *bbr) Sent(now time.Duration, size, inFlight int) {
 // settle has the rate follow the queue that what is sent now will find: that which the newest packet found, and what was sent since, without
 // what the path has carried since.
 func (b *bbr) settle(now time.Duration) {
+	if b.asks {
+		if b.gain = 1; b.queue > b.short/2 {
+			b.gain = drainGain
+		}
+		return
+	}
 	if !b.excess {
 		return
 	}
@@ -308,7 +315,10 @@ func (b *bbr) steer(now time.Duration) {
 // share beside others that fill queues; and now and then it is looked whether they have gone.
 func (b *bbr) rivals(now time.Duration) bool {
 	if !b.trip.crowded(b.short) {
-		b.alien = 0
+		if b.asks && b.trip.queue <= b.short { // nobody's: the path carries less than it did
+			b.before = extreme{}
+		}
+		b.alien, b.asks = 0, false
 		return false
 	}
 	if b.alien == 0 {
@@ -320,11 +330,12 @@ func (b *bbr) rivals(now time.Duration) bool {
 		wait /= 3
 	}
 	if now-b.alien < wait {
+		b.asks = now-b.alien >= wait/2
 		return false
 	}
 	if lately { // they had not gone
 		b.patient = min(2*b.patient, lookMost)
-		b.rival.begin, b.rival.rtt = 0, b.rtt
+		b.rival.again(-b.before.add(now, beforeWithin, -b.bw), b.rtt)
 	} else {
 		b.patient = lookFirst
 		b.rival.Restart(now, b.rtt)
@@ -332,7 +343,7 @@ func (b *bbr) rivals(now time.Duration) bool {
 		b.spent = false
 	}
 	b.mode, b.met, b.until = compete, now, now+b.patient
-	b.alien = 0
+	b.alien, b.asks = 0, false
 	return true
 }
 

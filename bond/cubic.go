@@ -52,6 +52,15 @@ func (c *cubic) Sample(now time.Duration, s Sample) {
 	c.avoid(now, s)
 }
 
+// again begins anew after a while in which the window was not used, as RFC 7661 section 4.4.3 has it: with what two round trips at a rate are, and in slow start up to the window of before.
+func (c *cubic) again(rate float64, rtt time.Duration) {
+	c.begin, c.rtt = 0, rtt
+	if least := max(2*rate*rtt.Seconds(), initialWindow); least < c.window {
+		c.threshold = max(c.threshold, c.window*3/4)
+		c.window = least
+	}
+}
+
 // reduce is section 4.6, with fast convergence (4.7).
 func (c *cubic) reduce() {
 	if c.window < c.most {
