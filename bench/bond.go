@@ -134,10 +134,15 @@ func (r *bondRun) all(ctx context.Context) error {
 	}
 	r.report.note("%s: %d runs in %d batches, those of one at once, each of which was taken to need %.2f to %.2f processor seconds a second",
 		r.congestion, len(units), len(batches), lightest, heaviest)
+	first := len(r.report.Runs)
 	for i, b := range batches {
 		if err := r.batch(ctx, i+1, len(batches), b); err != nil {
 			return err
 		}
+	}
+	if slow := stolenFrom(r.report.Runs[first:]); len(slow) > 0 {
+		r.report.note("%s: the host of this machine kept more than %.0f %% of its processors' time from it in batches %s: links and flows had less in them, all alike",
+			r.congestion, stolenMost*100, slow)
 	}
 	return r.fast(ctx)
 }
@@ -187,7 +192,7 @@ func (r *bondRun) batch(ctx context.Context, number, of int, units []*bondUnit) 
 	}
 	runs, errs := make([]*BondRun, len(units)), make([]error, len(units))
 	var wg sync.WaitGroup
-	before, _, err := busyTime()
+	before, err := readMachine()
 	if err != nil {
 		return err
 	}
@@ -197,10 +202,11 @@ func (r *bondRun) batch(ctx context.Context, number, of int, units []*bondUnit) 
 	}
 	wg.Wait()
 	if took := time.Since(began); took > slowStart {
-		busy, err := busySince(before, began)
+		now, err := readMachine()
 		if err != nil {
 			return err
 		}
+		busy, _ := now.since(before, took)
 		r.say("batch %d took %.0f s to prepare, with the processors %.0f %% busy", number, took.Seconds(), busy*100)
 	}
 	// Worlds that are not part of this batch are at rest, too.
@@ -251,7 +257,7 @@ func (r *bondRun) batch(ctx context.Context, number, of int, units []*bondUnit) 
 			r.worlds[i] = w
 		}
 		r.report.Runs = append(r.report.Runs, x)
-		r.say("batch %d of %d, %3.0f %% busy: %s", number, of, x.Busy*100, x)
+		r.say("batch %d of %d, %3.0f %% busy%s: %s", number, of, x.Busy*100, x.stolenText(), x)
 	}
 	return nil
 }

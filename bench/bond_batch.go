@@ -2,27 +2,30 @@ package bench
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"os"
-	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
 // BondConditions are under which a run was measured.
 type BondConditions struct {
-	Batch int     `json:"batch"`         // those of one number were measured at once
-	Load  float64 `json:"batch_load"`    // processor seconds a second that the batch was taken to need, for all in it
-	Busy  float64 `json:"busy"`          // the share of all processors that was
-	Nodes float64 `json:"nodes_cpu"`     // processor seconds a second of the run's two nodes
-	Bench float64 `json:"benchmark_cpu"` // likewise, of the benchmark, with the links and flows of all runs of the batch
+	Batch  int     `json:"batch"`         // those of one number were measured at once
+	Load   float64 `json:"batch_load"`    // processor seconds a second that the batch was taken to need, for all in it
+	Busy   float64 `json:"busy"`          // the share of all processors that was
+	Stolen float64 `json:"stolen"`        // the share of them that the host of a virtual machine kept from it though there was work
+	Nodes  float64 `json:"nodes_cpu"`     // processor seconds a second of the run's two nodes
+	Bench  float64 `json:"benchmark_cpu"` // likewise, of the benchmark, with the links and flows of all runs of the batch
 }
 
 // A bondWatch looks at processors while a unit runs.
 type bondWatch struct {
 	pids         []int // of nodes
 	began        time.Time
-	busy         time.Duration
+	machine      machineTime
 	nodes, bench time.Duration
 }
 
@@ -38,7 +41,7 @@ func (w *bondWorld) watch(u *bondUnit) (x *bondWatch, err error) {
 
 func (x *bondWatch) look() (err error) {
 	x.began = time.Now()
-	if x.busy, _, err = busyTime(); err != nil {
+	if x.machine, err = readMachine(); err != nil {
 		return err
 	}
 	if x.bench, err = cpuOf(os.Getpid()); err != nil {
@@ -62,10 +65,33 @@ func (x *bondWatch) read() (c BondConditions, err error) {
 		return c, err
 	}
 	took := now.began.Sub(x.began).Seconds()
-	c.Busy = round((now.busy - x.busy).Seconds() / took / float64(runtime.NumCPU()))
+	c.Busy, c.Stolen = now.machine.since(x.machine, now.began.Sub(x.began))
+	c.Busy, c.Stolen = round(c.Busy), round(c.Stolen)
 	c.Nodes = round((now.nodes - x.nodes).Seconds() / took)
 	c.Bench = round((now.bench - x.bench).Seconds() / took)
 	return c, nil
+}
+
+// stolenMost is what may be stolen before it is told: 0.001 is when both cores are busy and the host has enough.
+const stolenMost = 0.02
+
+// stolenText is what is said of it, where it shows.
+func (c BondConditions) stolenText() string {
+	if c.Stolen <= stolenMost {
+		return ""
+	}
+	return fmt.Sprintf(", %.0f %% stolen", c.Stolen*100)
+}
+
+// stolenFrom are the batches of runs from which more was stolen than may be: "1, 19"; empty: none.
+func stolenFrom(runs []*BondRun) string {
+	var list []string
+	for _, x := range runs {
+		if x.Stolen > stolenMost && (len(list) == 0 || list[len(list)-1] != strconv.Itoa(x.Batch)) {
+			list = append(list, strconv.Itoa(x.Batch))
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // What a unit takes of the processors, in processor seconds a second, fitted to what 58 of them took ([BondConditions]) on two cores of an

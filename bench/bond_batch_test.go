@@ -132,6 +132,18 @@ func TestWeightsAreNearWhatWasMeasured(t *testing.T) {
 	}
 }
 
+func TestBatchesThatTheMachineSleptThroughAreNamed(t *testing.T) {
+	run := func(batch int, stolen float64) *BondRun {
+		return &BondRun{BondConditions: BondConditions{Batch: batch, Stolen: stolen}}
+	}
+	if got := stolenFrom([]*BondRun{run(1, 0.3), run(1, 0.3), run(2, 0.001), run(3, 0.01), run(3, 0.05)}); got != "1, 3" {
+		t.Errorf("named are %q", got)
+	}
+	if got := stolenFrom([]*BondRun{run(1, 0)}); got != "" {
+		t.Errorf("named are %q, and none was", got)
+	}
+}
+
 func TestConditionsAreThoseOfTheTimeBetweenTwoLooks(t *testing.T) {
 	w := &bondWatch{pids: []int{os.Getpid()}}
 	if err := w.look(); err != nil {

@@ -81,12 +81,12 @@ rtt min/avg/max/mdev = 0.313/38.904/104.000/46.237 ms
 
 func TestWorkOfTheWholeMachineIsCountedAndRestIsNot(t *testing.T) {
 	const stat = "cpu  100 1000 20 30000 4000 3 7 50000 0 600000\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
-	if d, nice, err := parseBusy(stat); err != nil || d != 1300*time.Millisecond || nice != 10*time.Second {
-		t.Errorf("busy for %v and %v, %v", d, nice, err)
+	if m, err := parseMachine(stat); err != nil || m != (machineTime{busy: 1300 * time.Millisecond, nice: 10 * time.Second, stolen: 500 * time.Second}) {
+		t.Errorf("read %+v, %v", m, err)
 	}
-	for _, bad := range []string{"", "cpu", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 x 4 5 6 7 8\n"} {
-		if d, nice, err := parseBusy(bad); err == nil {
-			t.Errorf("%q is read as %v, %v", bad, d, nice)
+	for _, bad := range []string{"", "cpu", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 3 4 5 6 7\n", "cpu 1 2 x 4 5 6 7 8\n"} {
+		if m, err := parseMachine(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, m)
 		}
 	}
 	if b, err := parsePeak("Name:\tweft\nVmPeak:\t  9 kB\nVmHWM:\t   20716 kB\nVmRSS:\t 1 kB\n"); err != nil || b != 20716*1024 {
@@ -98,10 +98,10 @@ func TestWorkOfTheWholeMachineIsCountedAndRestIsNot(t *testing.T) {
 }
 
 func TestOthersWorkIsToldFromOurs(t *testing.T) {
-	before := meter{began: time.Unix(1, 0), busy: 10 * time.Second, nice: time.Second, ours: 5 * time.Second}
-	after := meter{began: time.Unix(3, 0), busy: 13 * time.Second, nice: 2 * time.Second, ours: 7 * time.Second}
+	before := meter{began: time.Unix(1, 0), machineTime: machineTime{busy: 10 * time.Second, nice: time.Second, stolen: time.Second}, ours: 5 * time.Second}
+	after := meter{began: time.Unix(3, 0), machineTime: machineTime{busy: 13 * time.Second, nice: 2 * time.Second, stolen: 1500 * time.Millisecond}, ours: 7 * time.Second}
 	took, busy, others := after.since(before)
-	if took != 2*time.Second || busy != 3*time.Second || others != 2*time.Second {
+	if took != 2*time.Second || busy != 3*time.Second || others != 2500*time.Millisecond {
 		t.Errorf("in %v %v of work, %v of them others'", took, busy, others)
 	}
 	// What this process does is ours.
@@ -212,7 +212,7 @@ func FuzzTools(f *testing.F) {
 		if e, err := parsePing(out, 3); err == nil && (len(e.rtts) == 0 || e.lost < 0) {
 			t.Errorf("read %+v", e)
 		}
-		parseBusy(out)
+		parseMachine(out)
 		inRealTime(out)
 		parsePeak(strings.ToUpper(out))
 	})

@@ -53,55 +53,63 @@ func inRealTime(stat string) bool {
 // tick is the unit of /proc/stat (USER_HZ, proc(5)): 100 a second on every architecture that Go knows.
 const tick = 10 * time.Millisecond
 
-// busyTime is for how long the machine's processors have worked, all added up; and how much more they did for processes
-// that had stood back (nice(1)): nothing that is measured does.
-func busyTime() (busy, nice time.Duration, err error) {
+// A machineTime is what all processors of this machine did since it began.
+type machineTime struct {
+	busy   time.Duration
+	nice   time.Duration // more, for processes that had stood back (nice(1)): nothing that is measured does
+	stolen time.Duration // there was work, and the host of a virtual machine let it do none
+}
+
+// readMachine reads it.
+func readMachine() (m machineTime, err error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, 0, err
+		return m, err
 	}
-	return parseBusy(string(b))
+	return parseMachine(string(b))
 }
 
-// busySince is the share of all processors that was busy since a time, at which busyTime gave this much: 0 to 1.
-func busySince(before time.Duration, began time.Time) (float64, error) {
-	after, _, err := busyTime()
-	return (after - before).Seconds() / time.Since(began).Seconds() / float64(runtime.NumCPU()), err
+// since is the shares of all processors that were busy and stolen since a reading, at a time: 0 to 1.
+func (m machineTime) since(before machineTime, took time.Duration) (busy, stolen float64) {
+	all := took.Seconds() * float64(runtime.NumCPU())
+	return (m.busy - before.busy).Seconds() / all, (m.stolen - before.stolen).Seconds() / all
 }
 
-// parseBusy adds up the first line of /proc/stat but for idle, iowait, steal (another machine's) and guest, which is
-// part of user.
-func parseBusy(stat string) (busy, nice time.Duration, err error) {
+// parseMachine adds up the first line of /proc/stat but for idle, iowait and guest, which is part of user.
+func parseMachine(stat string) (m machineTime, err error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
-	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return m, fmt.Errorf("/proc/stat begins with %q", line)
 	}
-	for i, f := range fields[1:8] { // user nice system idle iowait irq softirq
+	for i, f := range fields[1:9] { // user nice system idle iowait irq softirq steal
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
-			return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
+			return machineTime{}, fmt.Errorf("/proc/stat begins with %q", line)
 		}
 		switch i {
 		case 0, 2, 5, 6:
-			busy += time.Duration(n) * tick
+			m.busy += time.Duration(n) * tick
 		case 1:
-			nice = time.Duration(n) * tick
+			m.nice = time.Duration(n) * tick
+		case 7:
+			m.stolen = time.Duration(n) * tick
 		}
 	}
-	return busy, nice, nil
+	return m, nil
 }
 
 // A meter tells what the machine spends on a measurement and on other things.
 type meter struct {
-	began            time.Time
-	busy, nice, ours time.Duration
+	machineTime
+	began time.Time
+	ours  time.Duration
 }
 
 // meter reads the counters now. Ours are the processes of the site, this one and its children that have ended, and the
 // kernel's threads for packets that wait.
 func (s *site) meter() (m meter, err error) {
-	if m.busy, m.nice, err = busyTime(); err != nil {
+	if m.machineTime, err = readMachine(); err != nil {
 		return m, err
 	}
 	m.began = time.Now()
@@ -122,10 +130,10 @@ func (s *site) meter() (m meter, err error) {
 	return m, nil
 }
 
-// since is what was spent between two readings.
+// since is what was spent between two readings. What was stolen others had.
 func (m meter) since(before meter) (took, busy, others time.Duration) {
 	busy = m.busy - before.busy
-	others = busy + m.nice - before.nice - (m.ours - before.ours)
+	others = busy + m.nice - before.nice + m.stolen - before.stolen - (m.ours - before.ours)
 	return m.began.Sub(before.began), busy, max(0, others)
 }
 
