@@ -3,6 +3,8 @@ package bond_test
 import (
 	"testing"
 	"time"
+
+	"weft/bond"
 )
 
 // A machine on which threads wait for a processor sleeps for some milliseconds ten times a second. Its kernel goes on: what comes lies in sockets, with the
@@ -80,6 +82,41 @@ func TestAcknowledgementsKeepToTheSteadyLink(t *testing.T) {
 			if steady, shaky := after[0].SentPackets-before[0].SentPackets, after[1].SentPackets-before[1].SentPackets; shaky > steady/2 {
 				t.Errorf("in a second before %v, %d packets went back by the steady link and %d by the shaky one", w.now, steady, shaky)
 			}
+		}
+	})
+}
+
+func TestABusyMachineLosesNoPath(t *testing.T) {
+	forSeeds(t, 3, func(t *testing.T, w *world) {
+		a, b, _ := twins(w, line{mbit: 16, rtt: 20 * time.Millisecond}, 2)
+		for _, n := range []*node{a, b} {
+			var nap func()
+			nap = func() {
+				n.sleep(time.Duration(20+w.rnd.IntN(60)) * time.Millisecond)
+				w.after(time.Duration(100+w.rnd.IntN(400))*time.Millisecond, nap)
+			}
+			w.after(2*time.Second, nap)
+		}
+		c := startTCP(a, b, 1, 0)
+		start := w.now
+		w.run(start + 5*time.Second)
+		before := c.goodput()
+		w.run(start + 15*time.Second)
+		mbit := (c.goodput() - before) * 8 / 1e6 / 10
+		silent := 0
+		for _, n := range []*node{a, b} {
+			for _, e := range n.events {
+				if e.To == bond.Silent {
+					silent++
+				}
+			}
+		}
+		t.Logf("%.1f %% of what the links carry, %d times silent, %+v", mbit/(32*share)*100, silent, b.r.Stats())
+		if silent > 0 { // one run in a hundred has one, which costs nothing
+			t.Errorf("paths that are well are called silent %d times", silent)
+		}
+		if mbit < 0.55*32*share { // both ends sleep for a sixth of the time, longer than queues are kept for, and one flow waits for each
+			t.Errorf("it carries %.1f of %.1f Mbit/s", mbit, 32*share)
 		}
 	})
 }
