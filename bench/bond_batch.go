@@ -2,7 +2,9 @@ package bench
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -13,12 +15,14 @@ import (
 
 // BondConditions are under which a run was measured.
 type BondConditions struct {
-	Batch  int     `json:"batch"`         // those of one number were measured at once
-	Load   float64 `json:"batch_load"`    // processor seconds a second that the batch was taken to need, for all in it
-	Busy   float64 `json:"busy"`          // the share of all processors that was
-	Stolen float64 `json:"stolen"`        // the share of them that the host of a virtual machine kept from it though there was work
-	Nodes  float64 `json:"nodes_cpu"`     // processor seconds a second of the run's two nodes
-	Bench  float64 `json:"benchmark_cpu"` // likewise, of the benchmark, with the links and flows of all runs of the batch
+	Batch  int     `json:"batch"`      // those of one number were measured at once
+	Load   float64 `json:"batch_load"` // processor seconds a second that the batch was taken to need, for all in it
+	Busy   float64 `json:"busy"`       // the share of all processors that was
+	Stolen float64 `json:"stolen"`     // the share of them that the host of a virtual machine kept from it though there was work
+	// Superseded is a run whose batch was measured twice, and that does not count.
+	Superseded bool    `json:"superseded,omitempty"`
+	Nodes      float64 `json:"nodes_cpu"`     // processor seconds a second of the run's two nodes
+	Bench      float64 `json:"benchmark_cpu"` // likewise, of the benchmark, with the links and flows of all runs of the batch
 }
 
 // A bondWatch looks at processors while a unit runs.
@@ -83,11 +87,70 @@ func (c BondConditions) stolenText() string {
 	return fmt.Sprintf(", %.0f %% stolen", c.Stolen*100)
 }
 
-// stolenFrom are the batches of runs from which more was stolen than may be: "1, 19"; empty: none.
+// again measures batches once more from which too much was stolen, the worst first, as long as there is time. Of the runs of a batch that was measured twice those count
+// from which less was stolen; the others stay in the report.
+func (r *bondRun) again(ctx context.Context, batches [][]*bondUnit, runs []*BondRun) error {
+	for _, number := range worstStolen(runs) {
+		b := batches[number-1]
+		if time.Now().Add(length(b) + batchCost).After(r.until) {
+			return nil
+		}
+		r.say("batch %d is measured again", number)
+		from := len(r.report.Runs)
+		if err := r.batch(ctx, number, len(batches), b); err != nil {
+			return err
+		}
+		supersede(ofBatch(runs, number), r.report.Runs[from:])
+	}
+	return nil
+}
+
+// worstStolen are the batches from which more was stolen than may be, the worst first.
+func worstStolen(runs []*BondRun) (numbers []int) {
+	most := map[int]float64{}
+	for _, x := range runs {
+		if x.Stolen > stolenMost {
+			most[x.Batch] = max(most[x.Batch], x.Stolen)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(most), func(a, b int) int { return cmp.Or(cmp.Compare(most[b], most[a]), cmp.Compare(a, b)) })
+}
+
+func ofBatch(runs []*BondRun, number int) (list []*BondRun) {
+	for _, x := range runs {
+		if x.Batch == number {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// supersede has the first or the second runs of a batch count no more: those from which more was stolen, or of which one went wrong.
+func supersede(first, second []*BondRun) {
+	rank := func(runs []*BondRun) (failed int, stolen float64) {
+		for _, x := range runs {
+			stolen = max(stolen, x.Stolen)
+			if x.Problem != "" {
+				failed++
+			}
+		}
+		return failed, stolen
+	}
+	worse := first
+	failed1, stolen1 := rank(first)
+	if failed2, stolen2 := rank(second); cmp.Or(cmp.Compare(failed2, failed1), cmp.Compare(stolen2, stolen1)) > 0 {
+		worse = second
+	}
+	for _, x := range worse {
+		x.Superseded = true
+	}
+}
+
+// stolenFrom are the batches of runs that count and from which more was stolen than may be: "1, 19"; empty: none.
 func stolenFrom(runs []*BondRun) string {
 	var list []string
 	for _, x := range runs {
-		if x.Stolen > stolenMost && (len(list) == 0 || list[len(list)-1] != strconv.Itoa(x.Batch)) {
+		if x.Stolen > stolenMost && !x.Superseded && (len(list) == 0 || list[len(list)-1] != strconv.Itoa(x.Batch)) {
 			list = append(list, strconv.Itoa(x.Batch))
 		}
 	}

@@ -144,6 +144,28 @@ func TestBatchesThatTheMachineSleptThroughAreNamed(t *testing.T) {
 	}
 }
 
+func TestOfABatchThatWasMeasuredTwiceTheQuieterOneCounts(t *testing.T) {
+	run := func(batch int, stolen float64, problem string) *BondRun {
+		return &BondRun{Case: "x", Problem: problem, BondConditions: BondConditions{Batch: batch, Stolen: stolen}}
+	}
+	runs := []*BondRun{run(1, 0.05, ""), run(2, 0.3, ""), run(2, 0.2, ""), run(3, 0.001, ""), run(4, 0.1, "")}
+	if got := worstStolen(runs); !slices.Equal(got, []int{2, 4, 1}) {
+		t.Fatalf("measured again are %v", got)
+	}
+	quieter, noisier, failed := []*BondRun{run(2, 0.01, ""), run(2, 0.01, "")}, []*BondRun{run(4, 0.2, "")}, []*BondRun{run(1, 0, "it fell over")}
+	supersede(ofBatch(runs, 2), quieter)
+	supersede(ofBatch(runs, 4), noisier)
+	supersede(ofBatch(runs, 1), failed)
+	r := &BondReport{Runs: slices.Concat(runs, quieter, noisier, failed)}
+	counts := r.runs(func(*BondRun) bool { return true })
+	if want := []*BondRun{runs[0], runs[3], runs[4], quieter[0], quieter[1]}; !slices.Equal(counts, want) {
+		t.Errorf("of %d runs %d count", len(r.Runs), len(counts))
+	}
+	if got := stolenFrom(r.Runs); got != "1, 4" {
+		t.Errorf("named are %q", got)
+	}
+}
+
 func TestConditionsAreThoseOfTheTimeBetweenTwoLooks(t *testing.T) {
 	w := &bondWatch{pids: []int{os.Getpid()}}
 	if err := w.look(); err != nil {

@@ -117,7 +117,11 @@ func (r *BondReport) caseView(c *bondCase) caseView {
 		if _, rest, ok := strings.Cut(what, ": "); ok {
 			what = rest
 		}
-		v.Runs = append(v.Runs, runView{BondRun: x, Who: who, Over: linksText(x.Links), What: what, BusyText: fmt.Sprintf("%.0f %%", x.Busy*100)})
+		busy := fmt.Sprintf("%.0f %%%s", x.Busy*100, x.stolenText())
+		if x.Superseded {
+			busy += ": does not count, the batch was measured again"
+		}
+		v.Runs = append(v.Runs, runView{BondRun: x, Who: who, Over: linksText(x.Links), What: what, BusyText: busy})
 	}
 	for _, group := range r.groups(c) {
 		x := group[len(group)/2]

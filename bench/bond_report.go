@@ -69,10 +69,10 @@ func (r *BondReport) goal(g BondGoal, values []float64) {
 	r.Goals = append(r.Goals, g)
 }
 
-// runs are those of a case and subject that went well, in one direction and under one congestion control.
+// runs are those of a case and subject that went well and count, in one direction and under one congestion control.
 func (r *BondReport) runs(f func(*BondRun) bool) (list []*BondRun) {
 	for _, x := range r.Runs {
-		if x.Problem == "" && f(x) {
+		if x.Problem == "" && !x.Superseded && f(x) {
 			list = append(list, x)
 		}
 	}
@@ -178,7 +178,7 @@ func (r *BondReport) Print(w io.Writer) error {
 		return err
 	}
 	for _, x := range r.Runs {
-		if x.Problem != "" {
+		if x.Problem != "" && !x.Superseded {
 			fmt.Fprintln(w, x)
 		}
 	}
