@@ -176,7 +176,7 @@ func (r *bondRun) units() (list []*bondUnit) {
 		alone := map[string]bool{}
 		for _, c := range r.cases() {
 			for _, u := range c.units(r, c) {
-				u.c, u.round = c, round
+				u.c, u.round, u.paced = c, round, r.congestion == "bbr"
 				if u.subject == single || u.subject == plainTCP {
 					key := fmt.Sprint(u.subject, u.links[0], u.out, u.load)
 					if alone[key] {

@@ -10,18 +10,20 @@ import (
 )
 
 func TestBatchesFitIntoTheMachineAndRoundsFollowEachOther(t *testing.T) {
-	t.Run("default", func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondRounds}) })
-	t.Run("full", func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondFullRounds, Full: true}) })
+	t.Run("default", func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondRounds}, "cubic") })
+	for _, control := range []string{"cubic", "bbr"} {
+		t.Run("full, "+control, func(t *testing.T) { batchesFit(t, BondOptions{Rounds: BondFullRounds, Full: true}, control) })
+	}
 }
 
-func batchesFit(t *testing.T, o BondOptions) {
+func batchesFit(t *testing.T, o BondOptions, control string) {
 	o.Length, o.Worlds, o.Load = BondLength, BondWorlds, BondLoad
-	r := &bondRun{BondOptions: o}
+	r := &bondRun{BondOptions: o, congestion: control}
 	units := r.units()
 	seen := map[*bondUnit]bool{}
 	round := 1
 	for _, b := range r.batches(units) {
-		if !fit(b, BondWorlds, BondLoad) {
+		if len(b) > 1 && !fit(b, BondWorlds, BondLoad) {
 			t.Errorf("%d runs that need %.2f and carry %.0f Mbit/s at once, of %d, %.2f and %d", len(b), load(b), through(b...), BondWorlds, BondLoad, throughMost)
 		}
 		for _, u := range b {
@@ -129,6 +131,15 @@ func TestWeightsAreNearWhatWasMeasured(t *testing.T) {
 		if got := load(c.all); got < c.need-0.15 || got > c.need+0.15 {
 			t.Errorf("%s are taken to need %.2f, and needed %.2f", c.what, got, c.need)
 		}
+	}
+}
+
+func TestMPTCPWithBBRLeavesLessForOthersAtOnce(t *testing.T) {
+	many := func(s bondSubject, paced bool) *bondUnit {
+		return &bondUnit{subject: s, paced: paced, links: slices.Repeat([]BondLink{{Mbit: 32}}, 8)}
+	}
+	if got := through(many(mptcp, true), many(bonded, true), many(mptcp, false)); got != 256*3.5 {
+		t.Errorf("they are held to be %.0f Mbit/s", got)
 	}
 }
 

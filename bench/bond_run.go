@@ -51,6 +51,7 @@ type bondUnit struct {
 	mbit    float64 // offered, of datagrams' payload
 	script  []bondEvent
 	once    bool // and not in every round, unless all is wanted
+	paced   bool // by the flow's congestion control: BBR
 }
 
 // A bondEvent happens to a link while a unit runs.
