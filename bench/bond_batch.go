@@ -105,11 +105,11 @@ func (r *bondRun) again(ctx context.Context, batches [][]*bondUnit, runs []*Bond
 	return nil
 }
 
-// worstStolen are the batches from which more was stolen than may be, the worst first.
+// worstStolen are the batches of runs that count and from which more was stolen than may be, the worst first.
 func worstStolen(runs []*BondRun) (numbers []int) {
 	most := map[int]float64{}
 	for _, x := range runs {
-		if x.Stolen > stolenMost {
+		if x.Stolen > stolenMost && !x.Superseded {
 			most[x.Batch] = max(most[x.Batch], x.Stolen)
 		}
 	}
@@ -146,15 +146,13 @@ func supersede(first, second []*BondRun) {
 	}
 }
 
-// stolenFrom are the batches of runs that count and from which more was stolen than may be: "1, 19"; empty: none.
+// stolenFrom names them in their order: "1, 19"; empty: none.
 func stolenFrom(runs []*BondRun) string {
-	var list []string
-	for _, x := range runs {
-		if x.Stolen > stolenMost && !x.Superseded && (len(list) == 0 || list[len(list)-1] != strconv.Itoa(x.Batch)) {
-			list = append(list, strconv.Itoa(x.Batch))
-		}
+	var names []string
+	for _, n := range slices.Sorted(slices.Values(worstStolen(runs))) {
+		names = append(names, strconv.Itoa(n))
 	}
-	return strings.Join(list, ", ")
+	return strings.Join(names, ", ")
 }
 
 // What a unit takes of the processors, in processor seconds a second, fitted to what 58 of them took ([BondConditions]) on two cores of an

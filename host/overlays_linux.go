@@ -22,9 +22,6 @@ const overlaysDir = "/run/weft"
 // announceTries is how often the directory may go with another's last file while it is waited for.
 const announceTries = 1000
 
-// errGone is a directory that went with another's last file between two looks at it.
-var errGone = errors.New("the directory of overlays is gone")
-
 // An Announcement is an overlay that others know of until it is closed.
 type Announcement struct {
 	dir  string
@@ -70,7 +67,7 @@ func namespaceDir(dir string) string {
 
 func announceIn(dir string, o Overlay) (a *Announcement, err error) {
 	for range announceTries {
-		if a, err = tryAnnounce(dir, o); !errors.Is(err, errGone) {
+		if a, err = tryAnnounce(dir, o); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
@@ -115,9 +112,8 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 	if err == nil { // the directory may have gone while it was waited for, and be another one
 		var locked, there fs.FileInfo
 		if locked, err = f.Stat(); err == nil {
-			there, err = os.Stat(a.dir)
-			if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(locked, there) {
-				err = errGone
+			if there, err = os.Stat(a.dir); err == nil && !os.SameFile(locked, there) {
+				err = fs.ErrNotExist
 			}
 		}
 	}
@@ -128,20 +124,16 @@ func (a *Announcement) lockDir() (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// openDir opens a directory that it makes where it is missing.
+// openDir opens a directory that it makes where it is missing. One that goes meanwhile is fs.ErrNotExist.
 func openDir(dir string) (*os.File, error) {
 	err := os.MkdirAll(dir, 0o755)
 	if errors.Is(err, fs.ErrExist) { // it was there when it was to be made, and was not when it was looked at
-		return nil, errGone
+		return nil, fs.ErrNotExist
 	}
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errGone
-	}
-	return f, err
+	return os.Open(dir)
 }
 
 // set writes the file, unless another overlay is in the way. The directory is locked.

@@ -151,7 +151,7 @@ func TestADirectoryThatGoesWhileItIsOpenedIsNoError(t *testing.T) {
 		switch {
 		case err == nil:
 			f.Close()
-		case errors.Is(err, errGone):
+		case errors.Is(err, fs.ErrNotExist):
 			gone++
 		default:
 			t.Errorf("opened a directory that comes and goes: %v", err)
