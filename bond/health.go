@@ -69,7 +69,7 @@ func (h *health) rank() int {
 	switch {
 	case h.state == Silent:
 		return 2
-	case h.doubted > 0 || h.state == Returning:
+	case h.doubted > 0 || h.overdue > 0 || h.state == Returning:
 		return 1
 	}
 	return 0
@@ -118,8 +118,8 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	// Of what is newer than the newest that came: as long as that, or as the line needs for what goes before it.
 	expected := func(f *flight) time.Duration { return max(owd, l.est.owd.base()+f.wait) }
 	h := &l.health
-	var first, late time.Duration
-	overdue := 0
+	var first, gone, late time.Duration
+	overdue, missing := 0, 0
 	for i := l.skip(); int32(i-l.newest) < 0; i++ {
 		f := l.flights.at(i)
 		if late = clock - f.sent - owd; f.state != away || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
@@ -132,13 +132,20 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	if int32(l.newest-l.flights.tail) < 0 {
 		l.newest = l.flights.tail
 	}
+	known := h.state != Silent && h.doubted == 0 // then what was found lost counts, too: nothing has come after it
 	for i := l.newest; i != l.flights.head; i++ {
 		f := l.flights.at(i)
-		if !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
+		dead := known && f.state == lost && f.sent > h.since
+		if !dead && !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
 		if late = clock - f.sent - expected(f); late <= 0 {
 			break
+		}
+		if dead {
+			gone = max(gone, late)
+			missing++
+			continue
 		}
 		if overdue == 0 {
 			first = late
@@ -149,10 +156,10 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	if h.unreads(now) {
 		allowed += unreadMost
 	}
-	if h.late = first; overdue == 0 || first <= allowed {
+	if h.late = first; max(first, gone) <= allowed {
 		return
 	}
-	if h.overdue+overdue >= l.few() && s.others(l) {
+	if overdue+max(h.overdue, missing) >= l.few() && s.others(l) {
 		s.doubt(now, l)
 		return
 	}

@@ -20,6 +20,7 @@ type Sender struct {
 	ledger ledger
 	repeat []uint64 // places of messages to be sent again, a heap: the oldest first
 	remote remote   // the receiver's clock
+	data   uint64   // the place of the newest message with data in it that was sent
 
 	last     *lane // the one that Next gave
 	explore  *lane // that is to have a copy, so that more is known of it
@@ -173,6 +174,9 @@ func (s *Sender) SentCopy(now time.Duration, p PathID, session uint32, counter u
 func (s *Sender) hop(now time.Duration, l *lane, seq uint64, m *message, size int, quiet bool) {
 	m.hops[m.n] = hop{slot: l.slot, flight: l.sent(now, s.nap.credit(), seq, size, quiet)}
 	m.n++
+	if !quiet {
+		s.data = max(s.data, seq)
+	}
 	if l.health.due == Never && !quiet {
 		l.health.due = now + l.patience()
 		s.due = min(s.due, l.health.due)

@@ -265,7 +265,7 @@ func (s *Sender) Again(now time.Duration) (p PathID, message []byte, ok bool) {
 			s.popRepeat()
 			continue
 		}
-		l, wait := s.repair(now, int(m.size), m.again > 0)
+		l, wait := s.repair(now, seq)
 		if l == nil || wait > 0 {
 			return 0, nil, false
 		}
@@ -295,12 +295,12 @@ func (s *Sender) said(l *lane, m *message, seq uint64) bool {
 // surer is by how much more of what is sent a path may lose than the best does, for what was lost twice already.
 const surer = 0.005
 
-// repair finds the path by which something that was lost arrives first, and how long it has to wait for it. What was lost twice goes by a
+// repair finds the path by which a message that was lost arrives first, and how long it has to wait for it. What was lost twice goes by a
 // path that loses hardly anything, if there is one: there is no third time.
-func (s *Sender) repair(now time.Duration, size int, twice bool) (best *lane, wait time.Duration) {
-	from := s.pool()
-	most := 1.0
-	if twice {
+func (s *Sender) repair(now time.Duration, seq uint64) (best *lane, wait time.Duration) {
+	from, m := s.pool(), s.ledger.msg(seq)
+	size, most := int(m.size), 1.0
+	if m.again > 0 {
 		for _, l := range s.lanes {
 			if l.in(from) {
 				most = min(most, l.est.loss+surer)
@@ -316,16 +316,30 @@ func (s *Sender) repair(now time.Duration, size int, twice bool) (best *lane, wa
 		if !open {
 			w = max(0, l.free-now) // repairs may exceed the window: what they repair has left it
 		}
-		if at := l.arrival(now, size) + w; best == nil || at < soonest {
+		at := l.arrival(now, size) + w
+		if l.ends(seq, m) {
+			at += l.est.report.smooth // until it is known that it is lost again
+		}
+		if best == nil || at < soonest {
 			best, wait, soonest = l, w, at
 		}
 	}
 	return best, wait
 }
 
+// ends reports whether a message went by a path by which nothing has come that was sent as late: the path may have gone with it.
+func (l *lane) ends(seq uint64, m *message) bool {
+	for _, h := range m.hops[:m.n] {
+		if h.slot == l.slot && l.flights.has(h.flight) && l.flights.at(h.flight).seq == seq && int32(h.flight-l.newest) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // again is when Again may have something.
 func (s *Sender) again(now time.Duration) time.Duration {
-	if l, wait := s.repair(now, segment, false); l != nil {
+	if l, wait := s.repair(now, s.repeat[0]); l != nil {
 		return now + wait
 	}
 	return Never

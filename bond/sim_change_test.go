@@ -100,23 +100,3 @@ func TestALinkWhoseCapacityMovesIsFollowedWithinASecond(t *testing.T) {
 		})
 	}
 }
-
-func TestAFlappingLinkStallsNobody(t *testing.T) {
-	forSeeds(t, 2, func(t *testing.T, w *world) {
-		a, b, links := twins(w, line{mbit: 16, rtt: 30 * time.Millisecond}, 2)
-		u := startUDP(a, b, 1, 6, 1200)
-		c := startTCP(a, b, 2, 0)
-		start := w.now
-		for i := range 100 {
-			at := start + 3*time.Second + time.Duration(i)*600*time.Millisecond
-			w.at(at, func() { links[1].dead(true) })
-			w.at(at+300*time.Millisecond, func() { links[1].dead(false) })
-		}
-		w.at(start+2900*time.Millisecond, func() { u.gap, c.recvd.stall = 0, 0 })
-		w.run(start + 64*time.Second)
-		t.Logf("UDP: longest gap %v, lost %d of %d; TCP: longest stall %v at %v, again %d, timeouts %d", u.gap, u.lost(0, w.now-time.Second), len(u.sent), c.recvd.stall, c.recvd.stallAt-start, c.retrans, c.timeouts)
-		if u.gap > 300*time.Millisecond || c.recvd.stall > 300*time.Millisecond {
-			t.Errorf("while a link flaps a hundred times, datagrams stall for %v, a connection for %v", u.gap, c.recvd.stall)
-		}
-	})
-}

@@ -2,11 +2,11 @@ package bond
 
 import "time"
 
-// arm sets a path's timer by its oldest flight.
+// arm sets a path's timer by its oldest flight of which there will be word: of data, or of what data has followed, that the receiver may hold for it.
 func (s *Sender) arm(l *lane) {
 	l.health.due = Never
 	for i := l.skip(); i != l.flights.head; i++ {
-		if f := l.flights.at(i); f.state == away && !f.quiet {
+		if f := l.flights.at(i); f.state == away && (!f.quiet || f.seq < s.data) {
 			l.health.due = max(f.sent+l.patience(), s.remote.at+gapMost)
 			break
 		}
@@ -106,6 +106,7 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 	if h.doubted == 0 {
 		h.trusted = l.est.loss
 	}
+	silence := false // there should have been word: of data
 	for i := l.skip(); i != l.flights.head; i++ {
 		f := l.flights.at(i)
 		if f.state != away {
@@ -115,10 +116,10 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 			break
 		}
 		s.lose(now, l, i)
-		if f.quiet {
+		if h.overdue++; f.quiet && h.overdue < l.few() {
 			continue
 		}
-		h.overdue++
+		silence = silence || !f.quiet
 		if h.doubted == 0 && s.others(l) {
 			h.doubted = max(now, 1)
 			if s.alone(l) {
@@ -129,6 +130,9 @@ func (s *Sender) overdue(now time.Duration, l *lane) {
 		}
 	}
 	l.news.gone = 0
+	if !silence {
+		return
+	}
 	if h.backoff++; h.backoff == 3 && now-s.remote.at > l.patience() {
 		l.restart(now) // nothing is heard of anything
 	}
