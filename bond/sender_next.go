@@ -413,14 +413,14 @@ const lessFor = 5 * time.Second
 
 // Most is how long what waits in front may have waited when CoDel drops some of it; the rest goes at once (queue.Queue.SetMost). Zero: any time. A
 // connection that has filled two paths has twice under way what one of them carries, and it all waits in front when the other is
-// gone. A packet that is dropped then is sent again by the connection behind all that, and nothing goes on until it comes. Half more than
-// the round trip is about what stands when a connection that fills its paths is told in the ordinary way. It is the least one: what a path just takes in of
+// gone. A packet that is dropped then is sent again by the connection behind what is left, and nothing goes on until it comes: so half a round trip of it is.
+// The connection goes on sending for the round trip until it knows, so no path runs dry. It is the least round trip: what a path just takes in of
 // what another had makes it longer for a while.
 func (s *Sender) Most() time.Duration {
 	if s.less == 0 || s.now >= s.less+lessFor {
 		return 0
 	}
-	return s.longest(s.pool(), (*lane).least) * 3 / 2
+	return s.longest(s.pool(), (*lane).least) / 2
 }
 
 // longest is the longest round trip, smoothed or the least, of those paths of a pool that carry a good part of what it does, within bounds.
