@@ -50,7 +50,8 @@ type health struct {
 	since    time.Duration // of state
 	doubted  time.Duration // since when it is under suspicion: so much is overdue that what it had goes again by others; 0: it is not
 	trusted  float64       // the share that it lost before it was
-	late     time.Duration // how late the next packet is by the latest frame
+	late     time.Duration // how late the next packet is by the latest frame; 0: it is not
+	next     uint32        // that packet's flight
 	tuned    time.Duration // patience was learned
 	unread   time.Duration // since when frames say that the receiver has more to read of the path; 0: they do not
 	overdue  int           // packets found overdue since anything came
@@ -80,9 +81,21 @@ func (h *health) unreads(now time.Duration) bool { return h.unread > 0 && now-h.
 
 // progress is told that n more packets came.
 func (h *health) progress(now time.Duration, n int) {
-	h.learn(now, h.late)
-	h.late, h.doubted, h.overdue, h.backoff = 0, 0, 0, 0
+	h.learn(now, 0)
+	h.doubted, h.overdue, h.backoff = 0, 0, 0
 	h.proved += n
+}
+
+// late learns from a packet that was late and came: one that is lost tells nothing, and of a copy it is not known.
+func (l *lane) late(now time.Duration) {
+	h := &l.health
+	if h.late == 0 || !l.flights.has(h.next) {
+		return
+	}
+	if f := l.flights.at(h.next); f.state == arrived && !f.twin {
+		h.learn(now, h.late)
+		h.late = 0
+	}
 }
 
 // learn is told how late something came after which nothing else had come.
@@ -148,7 +161,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 			continue
 		}
 		if overdue == 0 {
-			first = late
+			first, h.next = late, i
 		}
 		overdue++
 	}

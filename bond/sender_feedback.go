@@ -36,6 +36,7 @@ func (s *Sender) Feedback(now, came time.Duration, f *wire.Feedback) {
 	s.came(now, sr, f)
 	for _, l := range s.lanes {
 		s.believe(now, l)
+		l.late(now)
 		l.measure(now)
 		if fresh {
 			s.judge(now, l, sr)

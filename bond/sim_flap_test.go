@@ -62,3 +62,20 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 		}
 	})
 }
+
+// Until then b sends nothing but frames of weft's own, of which many are lost.
+func TestAPathThatLosesIsNotTakenForLate(t *testing.T) {
+	forSeeds(t, 3, func(t *testing.T, w *world) {
+		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+		startUDP(a, b, 1, 11.76, 1200)
+		flap(w, links[1])
+		w.run(w.now + 20*time.Second)
+		u := startUDP(b, a, 2, 11.76, 1200)
+		w.run(w.now + 20*time.Second)
+		lost := u.lost(0, w.now-time.Second)
+		t.Logf("longest gap %v at %v, lost %d of %d", u.gap, u.gapAt, lost, len(u.sent))
+		if u.gap > 110*time.Millisecond || lost > 1 {
+			t.Errorf("datagrams stop for %v, %d are lost", u.gap, lost)
+		}
+	})
+}
