@@ -21,7 +21,8 @@ type BondOptions struct {
 	Out     io.Writer
 	Only    []string      // names of [BondCases]; none: all
 	Rounds  int           // runs of each subject of a case
-	Full    bool          // bbr as the inner flow's congestion control, too, and all that bonds are measured once for as often as the rest
+	Full    bool          // all that bonds are measured once for as often as the rest, and with each of BondControls unless Control says otherwise
+	Control []string      // congestion control of the inner flow, of BondControls; none: the first of them
 	Length  time.Duration // of a run of throughput, with its beginning that does not count
 	Worlds  int           // that measure at once, at most
 	Load    float64       // processor seconds a second that they may be taken to need, all together
@@ -42,10 +43,13 @@ const (
 	BondLoad = 1.7
 )
 
-// While there is so much time left, batches are measured again from which the host of the machine kept too much.
+// BondControls are the congestion controls that the inner flow may have.
+var BondControls = []string{"cubic", "bbr"}
+
+// While there is so much time left, for each congestion control, batches are measured again from which the host of the machine kept too much.
 const (
 	bondPatience     = 20 * time.Minute
-	bondFullPatience = 110 * time.Minute // half of it for each congestion control
+	bondFullPatience = 55 * time.Minute
 )
 
 // bondWarm is the beginning of a run of throughput, which does not count.
@@ -82,15 +86,18 @@ func Bond(ctx context.Context, o BondOptions) (_ *BondReport, err error) {
 	}
 	r.report.note("queue of every link, whoever uses it: a tenth of a second at its rate, at least 30,000 bytes, tail drop")
 	defer func() { err = errors.Join(err, r.closeWorlds()) }()
-	controls := []string{"cubic"}
+	controls, patience := o.Control, bondPatience
+	switch {
+	case len(controls) == 0 && o.Full:
+		controls = BondControls
+	case len(controls) == 0:
+		controls = BondControls[:1]
+	}
 	if o.Full {
-		controls = append(controls, "bbr")
+		patience = bondFullPatience
 	}
 	for i, control := range controls {
-		r.congestion, r.until = control, r.began.Add(bondPatience)
-		if o.Full {
-			r.until = r.began.Add(bondFullPatience * time.Duration(i+1) / time.Duration(len(controls)))
-		}
+		r.congestion, r.until = control, r.began.Add(patience*time.Duration(i+1))
 		if err := r.all(ctx); err != nil {
 			r.report.note("It ended early: %v", err)
 			r.report.Seconds = time.Since(r.began).Seconds()

@@ -164,7 +164,10 @@ func addedUnits(r *bondRun, c *bondCase) []*bondUnit {
 		v := u
 		v.subject, v.links = bonded, c.links
 		list = append(list, both(v)...)
-		list = append(list, aloneUnits(u, c.links[:1], single)...)
+		for _, x := range aloneUnits(u, c.links[:1], single) {
+			x.once = u.once // as often: the worst run counts, and one run alone may have been a good one
+			list = append(list, x)
+		}
 	}
 	m := long
 	m.subject, m.links, m.once, m.out = mptcp, c.links, true, true

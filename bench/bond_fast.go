@@ -13,11 +13,14 @@ import (
 // fastName is the case of one link without a limit, which the processors are busy with: nothing runs beside it.
 const fastName = "fast"
 
+// Within a connection bonding is on and off in turn: connections one after the other differ by up to a quarter, whatever their length, and the machine
+// gives more or less from one second to the next.
 const (
-	fastLength = 1500 * time.Millisecond
-	fastWarm   = 500 * time.Millisecond
-	// fastPairs are runs with bonding on and off in turn, for each that is asked for: single ones differ by up to a quarter, whatever their length.
-	fastPairs = 3
+	fastWarm    = time.Second
+	fastStretch = 600 * time.Millisecond // that bonding is on, or off
+	fastAfter   = 200 * time.Millisecond // of a stretch, at its beginning, does not count
+	fastOff     = 8                      // stretches without, in each direction, for each run that is asked for: one more is with it
+	fastLength  = fastWarm + (2*fastOff+1)*fastStretch
 )
 
 // fast measures what bonding costs where there is nothing to bond, and how long data packets are where there is.
@@ -42,35 +45,25 @@ func (r *bondRun) fast(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.net.Close()) }()
-	on := &bondUnit{c: c, subject: bonded, length: fastLength, warm: fastWarm, load: loadTCP}
-	if err := w.startNodes(ctx, on); err != nil {
+	u := bondUnit{c: c, subject: bonded, length: fastLength, warm: fastWarm, load: loadTCP}
+	for k := range 2 * fastOff {
+		what := []bondHappening{turnsOff, turnsOn}[k%2]
+		u.script = append(u.script, bondEvent{at: fastWarm + time.Duration(k+1)*fastStretch, what: what})
+	}
+	if err := w.startNodes(ctx, &u); err != nil {
 		return err
 	}
-	for round := 1; round <= r.Rounds*fastPairs; round++ {
-		modes := []string{"", "off"}
-		if round%2 == 0 {
-			slices.Reverse(modes) // or what the machine has to give less and less of would look like a cost of the second
-		}
-		for _, mode := range modes {
-			for _, out := range directions {
-				u := *on
-				u.mode, u.out, u.round = mode, out, round
-				for _, n := range w.nodes {
-					if err := u.configure(ctx, n); err != nil {
-						return err
-					}
-				}
-				if err := pause(ctx, 300*time.Millisecond); err != nil {
-					return err
-				}
-				x, err := w.run(ctx, &u)
-				if err != nil {
-					return fmt.Errorf("one fast link: %w", err)
-				}
-				x.Control = r.congestion
-				r.report.Runs = append(r.report.Runs, x)
-				r.say("bonding %s: %s", map[string]string{"": "on", "off": "off"}[mode], x)
+	for round := 1; round <= r.Rounds; round++ {
+		for _, out := range directions {
+			v := u
+			v.out, v.round = out, round
+			x, err := w.run(ctx, &v)
+			if err != nil {
+				return fmt.Errorf("one fast link: %w", err)
 			}
+			x.Control = r.congestion
+			r.report.Runs = append(r.report.Runs, x)
+			r.say("bonding on and off in turn: %s; with it %.3f of without", x, quantile(slices.Sorted(slices.Values(x.withBonding())), 0.5))
 		}
 	}
 	return nil
@@ -146,24 +139,36 @@ func (r *bondRun) lengths(ctx context.Context, c *bondCase) error {
 	return nil
 }
 
+// withBonding is what the connection got with bonding, of what it got without: for each stretch without, by what it had before and after it.
+func (x *BondRun) withBonding() (ratios []float64) {
+	var got []float64 // on, off, on, ...
+	from := x.Warm
+	for i := range len(x.Events) + 1 {
+		to := x.Warm + x.Seconds
+		if i < len(x.Events) {
+			to = x.Events[i].At
+		}
+		got = append(got, x.mean(from+fastAfter.Seconds(), to))
+		from = to
+	}
+	for i := 1; i+1 < len(got); i += 2 {
+		if got[i] > 0 {
+			ratios = append(ratios, (got[i-1]+got[i+1])/2/got[i])
+		}
+	}
+	return ratios
+}
+
 // judgeFast holds bonding against none.
 func judgeFast(r *BondReport, c *bondCase, control string) {
 	for _, out := range directions {
-		var on, off, ratios []float64
+		var ratios, rates []float64
 		for _, x := range r.runs(of(c, bonded, out, control)) {
-			if x.Mode == "off" {
-				off = append(off, x.Mbit)
-			} else {
-				on = append(on, x.Mbit)
-			}
-		}
-		// A pair is two runs one after the other: what the machine does meanwhile is in both.
-		for i := range min(len(on), len(off)) {
-			ratios = append(ratios, on[i]/off[i])
+			ratios, rates = append(ratios, x.withBonding()...), append(rates, x.Mbit)
 		}
 		beside := ""
-		if len(off) > 0 {
-			beside = fmt.Sprintf("%.0f Mbit/s without", off[0])
+		if len(rates) > 0 {
+			beside = fmt.Sprintf("%.0f Mbit/s with and without", quantile(slices.Sorted(slices.Values(rates)), 0.5))
 		}
 		r.goal(BondGoal{Case: c.name, Name: "one link, x without bonding", Direction: (&bondUnit{out: out}).direction(), Control: control, Least: 0.98, Beside: beside}, ratios)
 	}

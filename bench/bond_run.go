@@ -72,6 +72,8 @@ const (
 	goesDown    bondHappening = "down" // the interface goes, and the kernel says so
 	comesUp     bondHappening = "up"
 	isChanged   bondHappening = "change"
+	turnsOff    bondHappening = "bonding off" // of both nodes
+	turnsOn     bondHappening = "bonding on"
 )
 
 func (u *bondUnit) direction() string {
@@ -81,8 +83,8 @@ func (u *bondUnit) direction() string {
 	return "in"
 }
 
-// configure sets what weft is to do with several links.
-func (u *bondUnit) configure(ctx context.Context, n interface {
+// setBonding sets what weft is to do with several links.
+func setBonding(ctx context.Context, mode string, n interface {
 	Settings(context.Context) (node.Settings, error)
 	SetSettings(context.Context, node.Settings) error
 }) error {
@@ -90,10 +92,10 @@ func (u *bondUnit) configure(ctx context.Context, n interface {
 	if err != nil {
 		return err
 	}
-	if s.Bond == u.mode {
+	if s.Bond == mode {
 		return nil
 	}
-	s.Bond = u.mode
+	s.Bond = mode
 	return n.SetSettings(ctx, s)
 }
 
@@ -397,7 +399,14 @@ func (w *bondWorld) follow(ctx context.Context, u *bondUnit, x *BondRun, began t
 	return ended
 }
 
-func (w *bondWorld) happen(ctx context.Context, e bondEvent) error {
+func (w *bondWorld) happen(ctx context.Context, e bondEvent) (err error) {
+	switch e.what {
+	case turnsOff, turnsOn:
+		for _, n := range w.nodes {
+			err = errors.Join(err, setBonding(ctx, map[bondHappening]string{turnsOff: "off"}[e.what], n))
+		}
+		return err
+	}
 	leg := &w.legs[e.link]
 	switch e.what {
 	case goesDark, isLight, goesDarkOut, goesDarkIn:

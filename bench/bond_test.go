@@ -291,7 +291,7 @@ func TestAllThatIsMeasuredTakesTwentyMinutes(t *testing.T) {
 	for _, b := range r.batches(r.units()) {
 		total += length(b) + batchCost
 	}
-	total += time.Duration(BondRounds*fastPairs) * 4 * (fastLength + 500*time.Millisecond)
+	total += BondRounds * 2 * (fastLength + 500*time.Millisecond)
 	if total > 20*time.Minute {
 		t.Errorf("it takes %v", total)
 	}

@@ -282,7 +282,7 @@ func (w *bondWorld) startNodes(ctx context.Context, u *bondUnit) error {
 			return err
 		}
 		w.addrs[i] = s.Self.Addrs[0]
-		if err := u.configure(wait, n); err != nil {
+		if err := setBonding(wait, u.mode, n); err != nil {
 			return err
 		}
 	}

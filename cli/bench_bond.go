@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,11 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 			if o.Rounds < 1 || o.Worlds < 1 || o.Load <= 0 || o.Length < shortest {
 				return usagef("--runs, --worlds and --load must be at least 1, --length at least %v", shortest)
 			}
+			for _, x := range o.Control {
+				if !slices.Contains(bench.BondControls, x) {
+					return usagef("--congestion takes %s, with a comma between: not %q", strings.Join(bench.BondControls, " and "), x)
+				}
+			}
 			if o.Full && !c.Flags().Changed("runs") {
 				o.Rounds = bench.BondFullRounds
 			}
@@ -54,6 +60,7 @@ What is measured, and what --only takes (rates in Mbit/s, round-trip times):
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these, with commas between (default all)")
 	f.IntVar(&o.Rounds, "runs", bench.BondRounds, fmt.Sprintf("runs of each subject of a case (with --full: %d)", bench.BondFullRounds))
 	f.BoolVar(&o.Full, "full", false, "measure with bbr as the inner flow's congestion control, too, and every case in every run")
+	f.StringSliceVar(&o.Control, "congestion", nil, "congestion control of the inner flow: cubic, bbr, or both with a comma between (default cubic, with --full both)")
 	f.DurationVar(&o.Length, "length", bench.BondLength, "of a run where throughput is measured; the first 5 s of it do not count")
 	f.IntVar(&o.Worlds, "worlds", bench.BondWorlds, "runs at once, at most, each in an internet of its own")
 	f.Float64Var(&o.Load, "load", bench.BondLoad, "processor seconds a second that all runs at once may be taken to need, together")
