@@ -149,7 +149,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	for i := l.newest; i != l.flights.head; i++ {
 		f := l.flights.at(i)
 		dead := known && f.state == lost && f.sent > h.since
-		if !dead && !f.state.flying() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
+		if !dead && !f.state.awaited() || f.seq < sr.seq || f.seq >= sr.seq+sr.n {
 			continue
 		}
 		if late = clock - f.sent - expected(f); late <= 0 {
@@ -179,7 +179,7 @@ func (s *Sender) judge(now time.Duration, l *lane, sr *series) {
 	// A few: they may be lost alone.
 	for i := l.newest; i != l.flights.head && overdue > 0; i++ {
 		f := l.flights.at(i)
-		if f.state.flying() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-expected(f) > l.allowed() {
+		if f.state.awaited() && f.seq >= sr.seq && f.seq < sr.seq+sr.n && clock-f.sent-expected(f) > l.allowed() {
 			s.lose(now, l, i)
 			h.overdue++
 			overdue--
@@ -349,7 +349,7 @@ func (s *Sender) believe(now time.Duration, l *lane) {
 	h.revived = revived{}
 	for i := l.newest; r.some && i != l.flights.head && !h.unreads(now); i++ {
 		f := l.flights.at(i)
-		if f.state == arrived || f.state == void {
+		if f.state == arrived || f.state == void || f.state == needless {
 			continue
 		}
 		if next := max(r.at, f.sent+l.est.owd.base()) + l.takes(int(f.size)); s.remote.clock-next > stoppedFor {

@@ -35,6 +35,7 @@ func (s *Sender) Feedback(now, came time.Duration, f *wire.Feedback) {
 	}
 	s.came(now, sr, f)
 	for _, l := range s.lanes {
+		l.expire(now, s.remote.clock)
 		s.believe(now, l)
 		l.late(now)
 		l.measure(now)
@@ -281,15 +282,19 @@ func (s *Sender) arrived(now time.Duration, seq uint64) {
 		return
 	}
 	m.settled, m.waiting = true, false
-	for _, h := range m.hops[:m.n] {
-		l, f := s.flight(h, seq)
+	once := m.n == 1 // it came by the sending that is looked at, or that was found lost before
+	for i := int(m.n) - 1; i >= 0; i-- {
+		l, f := s.flight(m.hops[i], seq)
 		switch {
 		case f == nil:
-		case f.state == away && f.twin && int32(h.flight-l.newest) >= 0:
+		case f.state == away && f.twin && int32(m.hops[i].flight-l.newest) >= 0:
 			f.state = elsewhere
+		case f.state == away && m.again > 0 && s.soon(l, f):
+			l.spare(m.hops[i].flight)
+			once = m.n == 2 && i == 1
 		case f.state == away:
 			l.landed(now, f)
-		case f.state == lost && m.n == 1: // it was only late
+		case f.state == lost && once && (m.n == 1 || l.passed(m.hops[i].flight)): // it was only late
 			f.state = arrived
 			l.credit(f)
 			l.est.fate(now, false)
@@ -298,10 +303,50 @@ func (s *Sender) arrived(now time.Duration, seq uint64) {
 	}
 }
 
+// soon reports whether what is told now was told of before a flight can have arrived.
+func (s *Sender) soon(l *lane, f *flight) bool {
+	return s.remote.some && l.est.owd.some && s.remote.clock < f.sent+l.est.owd.base()
+}
+
+// passed reports whether something newer than a flight has come by a path that nothing is suspected of.
+func (l *lane) passed(i uint32) bool {
+	return l.health.state != Silent && l.health.doubted == 0 && int32(i-l.newest) < 0
+}
+
+// spare notes that a flight was needless.
+func (l *lane) spare(i uint32) {
+	l.flights.at(i).state = needless
+	if int32(i-l.needless) >= 0 {
+		l.needless = i + 1
+	}
+}
+
 func (l *lane) credit(f *flight) {
 	l.line.tally.left = max(l.line.tally.left-1, -tallyMost)
+	l.carried(f)
+}
+
+func (l *lane) carried(f *flight) {
 	l.delivered += uint64(f.size)
 	l.news.came += int(f.size)
+}
+
+// expected is when a flight arrives by the receiver's clock, if nothing but what was sent before it is in its way.
+func (l *lane) expected(f *flight) time.Duration { return f.sent + l.est.owd.base() + f.wait }
+
+// expire takes off what was sent again for nothing when it should have arrived. The receiver does not count what comes twice, so that is all
+// that is known of it. It was on the line: a path that got credit for it when the first sending came seems to carry what another did.
+func (l *lane) expire(now, clock time.Duration) {
+	for i := l.flights.tail; int32(i-l.needless) < 0; i++ {
+		if f := l.flights.at(i); f.state == needless && l.flights.has(i) {
+			if clock < l.expected(f) {
+				return
+			}
+			f.state = arrived
+			l.inFlight -= int(f.size)
+			l.carried(f)
+		}
+	}
 }
 
 // measure has a rate of delivery from the newest arrival, if there is a new one.

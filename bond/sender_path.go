@@ -26,13 +26,17 @@ type fate uint8
 const (
 	away      fate = iota
 	elsewhere      // its message came, perhaps as a copy by another path: it may be on its way by this one yet
+	needless       // its message came before this flight can have, which was sent again for nothing: it is on its way yet
 	arrived        // reported, by whichever way it came
 	lost
 	void // of no account: its message is forgotten
 )
 
 // flying reports whether a flight is in flight.
-func (f fate) flying() bool { return f <= elsewhere }
+func (f fate) flying() bool { return f <= needless }
+
+// awaited reports whether the receiver is to tell of a flight.
+func (f fate) awaited() bool { return f <= elsewhere }
 
 const (
 	flightsFirst = 64
@@ -86,6 +90,7 @@ type lane struct {
 	first     time.Duration // when the newest arrived one was sent
 	at        time.Duration // when it arrived
 	newest    uint32        // flight after it
+	needless  uint32        // no flight from it on is needless
 	oldest    uint32        // no flight before it is away
 	round     uint64        // a round ends when something arrives that was sent after this much was delivered
 

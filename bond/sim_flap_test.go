@@ -63,6 +63,37 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 	})
 }
 
+// What the link had brought before it went, and is sent again by the other before that is known, would seem to have come by the other in no time.
+func TestAConnectionGoesOnWhenALinkIsToldToFlap(t *testing.T) {
+	for _, how := range []string{"cubic", "bbr"} {
+		forSeeds(t, 2, func(t *testing.T, w *world) {
+			a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
+			naps(w, 5*time.Millisecond, a, b)
+			c := startTCP(a, b, 2, 0)
+			if how == "bbr" {
+				c.useBBR()
+			}
+			start := w.now
+			told := func(down bool) {
+				a.ways[1].down = down
+				a.setPaths()
+			}
+			flap(w, links[1])
+			for i := range 100 {
+				at := 3*time.Second + time.Duration(i)*600*time.Millisecond
+				w.after(at, func() { told(true) })
+				w.after(at+300*time.Millisecond, func() { told(false) })
+			}
+			w.at(start+2900*time.Millisecond, func() { c.recvd.stall = 0 })
+			w.run(start + 64*time.Second)
+			t.Logf("%s: longest stall %v at %v, again %d, timeouts %d", how, c.recvd.stall, c.recvd.stallAt-start, c.retrans, c.timeouts)
+			if c.recvd.stall > 200*time.Millisecond {
+				t.Errorf("%s: while a link goes a hundred times, and is told to, a connection stalls for %v", how, c.recvd.stall)
+			}
+		})
+	}
+}
+
 // Until then b sends nothing but frames of weft's own, of which many are lost.
 func TestAPathThatLosesIsNotTakenForLate(t *testing.T) {
 	forSeeds(t, 3, func(t *testing.T, w *world) {

@@ -142,7 +142,8 @@ func TestOneFlowGetsWhatAllLinksCarryTogether(t *testing.T) {
 }
 
 // TestOtherCongestionControlsFillAlikeLinks: they fill queues until something is lost, so they are for comparison. Links that differ lose them
-// more: 10 and 50 Mbit/s of 20 and 60 ms give 51 to 69 % with CUBIC and 65 to 78 % with New Reno.
+// more: 10 and 50 Mbit/s of 20 and 60 ms give 51 to 69 % with CUBIC and 65 to 78 % with New Reno. When the inner connection loses something it has less
+// for seconds, so single runs differ by as much as 7 %.
 func TestOtherCongestionControlsFillAlikeLinks(t *testing.T) {
 	for name, control := range map[string]func() bond.Control{"cubic": bond.NewCubic, "reno": bond.NewReno} {
 		for _, c := range []struct {
@@ -152,12 +153,14 @@ func TestOtherCongestionControlsFillAlikeLinks(t *testing.T) {
 			{0.95, repeat(2, line{mbit: 16, rtt: 20 * time.Millisecond})},
 			{0.9, []line{{mbit: 16, rtt: 20 * time.Millisecond}, {mbit: 32, rtt: 20 * time.Millisecond}}},
 		} {
-			for seed := range uint64(max(2, *seeds)) {
+			mean, n := 0.0, uint64(max(4, *seeds))
+			for seed := range n {
 				ratio, all, _ := efficiency(t, seed, control, seed%2 == 1, c.lines...)
 				t.Logf("%s, seed %d: %.1f %%: %v", name, seed, ratio*100, all)
-				if ratio < c.least {
-					t.Errorf("%s, seed %d: %.1f %% of the links alone, and should be %.1f %%", name, seed, ratio*100, c.least*100)
-				}
+				mean += ratio / float64(n)
+			}
+			if mean < c.least {
+				t.Errorf("%s: %.1f %% of the links alone in the mean, and should be %.1f %%", name, mean*100, c.least*100)
 			}
 		}
 	}
