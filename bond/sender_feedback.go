@@ -35,7 +35,7 @@ func (s *Sender) Feedback(now, came time.Duration, f *wire.Feedback) {
 	}
 	s.came(now, sr, f)
 	for _, l := range s.lanes {
-		l.expire(now, s.remote.clock)
+		l.expire(s.remote.clock)
 		s.believe(now, l)
 		l.late(now)
 		l.measure(now)
@@ -336,9 +336,13 @@ func (l *lane) expected(f *flight) time.Duration { return f.sent + l.est.owd.bas
 
 // expire takes off what was sent again for nothing when it should have arrived. The receiver does not count what comes twice, so that is all
 // that is known of it. It was on the line: a path that got credit for it when the first sending came seems to carry what another did.
-func (l *lane) expire(now, clock time.Duration) {
-	for i := l.flights.tail; int32(i-l.needless) < 0; i++ {
-		if f := l.flights.at(i); f.state == needless && l.flights.has(i) {
+func (l *lane) expire(clock time.Duration) {
+	first := l.flights.tail
+	if l.needless-first > l.flights.head-first {
+		l.needless = first // or it would seem to be ahead when the numbers have gone around
+	}
+	for i := first; i != l.needless; i++ {
+		if f := l.flights.at(i); f.state == needless {
 			if clock < l.expected(f) {
 				return
 			}

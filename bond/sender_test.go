@@ -293,3 +293,28 @@ func TestAPathThatSeemedSlowBeginsAnewWhenItIsSaidToBeQuick(t *testing.T) {
 		}
 	}
 }
+
+// TestFlightsAreFoundNeedlessWhenTheirNumbersHaveGoneAround: a path without such flights for two thousand million packets has the latest of them, which is
+// none, as far behind as ahead.
+func TestFlightsAreFoundNeedlessWhenTheirNumbersHaveGoneAround(t *testing.T) {
+	for _, first := range []uint32{0, 1, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<32 - 2} {
+		l := &lane{}
+		l.flights.tail, l.flights.head = first, first
+		for range 3 {
+			_, f := l.flights.add()
+			*f = flight{size: 1000}
+			l.inFlight += 1000
+		}
+		l.expire(1)
+		if l.inFlight != 3000 {
+			t.Errorf("from %d on: %d bytes are in flight, and nothing was needless", first, l.inFlight)
+		}
+		l.spare(first + 1)
+		if l.expire(-1); l.inFlight != 3000 {
+			t.Errorf("from %d on: %d bytes are in flight before it should have arrived", first, l.inFlight)
+		}
+		if l.expire(1); l.inFlight != 2000 || l.delivered != 1000 {
+			t.Errorf("from %d on: %d bytes are in flight, %d delivered", first, l.inFlight, l.delivered)
+		}
+	}
+}
