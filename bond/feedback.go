@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	// feedbackFast is how soon feedback follows feedback when there is much to tell, or a loss.
-	feedbackFast = 5 * time.Millisecond
+	// feedbackFast is how soon feedback follows feedback when a full packet came, or a loss is to be told. Of small packets alone, which are
+	// acknowledgements of data that goes the other way most often, it is told half as often: frames take away from that data.
+	feedbackFast  = 5 * time.Millisecond
+	feedbackSmall = 2 * feedbackFast
 	// feedbackSlow is how late it comes when there is little; and it is repeated once after that time, since the last one may be lost.
 	feedbackSlow = 25 * time.Millisecond
 	// streamLeast is for how long messages have to come without a pause to be a stream, and streamPause is a pause. That a stream has stopped, for
@@ -23,14 +25,12 @@ const (
 	// quietMany is how many messages without data make feedback due all the same: or who sends nothing but them would never know that they
 	// came, nor by which path. It is answered in its turn 64 times more seldom, so that the two ends fall silent.
 	quietMany = 64
-	// feedbackMuch is much, in bytes: any data is, for a sender that starts waits for each frame.
-	feedbackMuch = 1
 )
 
 // A told is what the Sender has been told, and what it has not.
 type told struct {
 	last  time.Duration // feedback was given
-	bytes int           // that came since
+	long  bool          // a full packet came since
 	dirty bool          // a space is
 	quiet int           // messages without data that came since one was answered
 	hole  bool          // since, a gap was found that all paths have passed
@@ -59,7 +59,7 @@ func (t *told) note(now time.Duration, s *space, size int, eliciting bool) {
 		t.stream = now
 	}
 	t.came = now
-	t.bytes += size
+	t.long = t.long || eliciting && size >= longFrom
 }
 
 // repeated is told of a message that came first at some time, and now again.
@@ -81,9 +81,11 @@ func (t *told) stopped() time.Duration {
 func (r *Receiver) due() time.Duration {
 	t := &r.told
 	switch {
-	case t.dirty && (t.hole || t.bytes >= feedbackMuch) || t.again && t.soon:
+	case t.dirty && (t.hole || t.long) || t.again && t.soon:
 		return t.last + feedbackFast
-	case t.dirty || t.again:
+	case t.dirty:
+		return t.last + feedbackSmall
+	case t.again:
 		return min(t.last+feedbackSlow, t.stopped())
 	}
 	return t.stopped()
@@ -123,7 +125,7 @@ func (r *Receiver) Feedback(now time.Duration, f *wire.Feedback) bool {
 	}
 	s.dirty = false
 	if t.dirty = more; !more {
-		t.last, t.bytes, t.hole = r.now, 0, false
+		t.last, t.long, t.hole = r.now, false, false
 	}
 	f.Session, f.Base, f.Clock = s.session, s.next, uint64(r.now/time.Microsecond)
 	s.fill(f)

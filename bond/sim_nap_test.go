@@ -87,7 +87,8 @@ func TestAcknowledgementsKeepToTheSteadyLink(t *testing.T) {
 }
 
 func TestABusyMachineLosesNoPath(t *testing.T) {
-	forSeeds(t, 3, func(t *testing.T, w *world) {
+	mean, runs := 0.0, 0.0
+	forSeeds(t, 5, func(t *testing.T, w *world) {
 		a, b, _ := twins(w, line{mbit: 16, rtt: 20 * time.Millisecond}, 2)
 		for _, n := range []*node{a, b} {
 			var nap func()
@@ -115,8 +116,10 @@ func TestABusyMachineLosesNoPath(t *testing.T) {
 		if silent > 0 { // one run in a hundred has one, which costs nothing
 			t.Errorf("paths that are well are called silent %d times", silent)
 		}
-		if mbit < 0.55*32*share { // both ends sleep for a sixth of the time, longer than queues are kept for, and one flow waits for each
-			t.Errorf("it carries %.1f of %.1f Mbit/s", mbit, 32*share)
-		}
+		mean, runs = mean+mbit/(32*share), runs+1
 	})
+	// Both ends sleep for a sixth of the time, longer than queues are kept for, and one flow waits for each: one that sleeps while it starts carries half for long.
+	if mean /= runs; mean < 0.7 {
+		t.Errorf("it carries %.1f %% of what the links do, in the mean", mean*100)
+	}
 }
