@@ -43,6 +43,7 @@ type trip struct {
 	rate    float64       // the largest sample
 	limited bool          // one of them is a lower bound
 	starved bool          // since there was nothing to be sent
+	idle    bool          // and less than the least window was under way
 	queue   time.Duration // the shortest
 	queued  bool          // there was one
 	alien   time.Duration // the shortest without what was sent here
@@ -158,7 +159,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	}
 	if s.Rate > 0 {
 		t.rate = max(t.rate, s.Rate)
-		t.limited, t.starved = t.limited || s.Limited, t.starved || s.Starved
+		t.limited, t.starved, t.idle = t.limited || s.Limited, t.starved || s.Starved, t.idle || s.idle()
 	}
 	if b.mode == compete {
 		if b.spent || t.lossy() {
@@ -167,7 +168,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 			b.rival.smooth(s.RTT)
 		}
 	}
-	if s.Drain > 0 {
+	if s.Drain > 0 && !s.idle() {
 		t.drained = true
 		switch {
 		case b.mode == startup && (s.Queue > b.filled() || s.Drain*believed < b.bw):
@@ -189,6 +190,9 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 	}
 	b.settle(now)
 }
+
+// idle reports whether so little was under way that nothing waited for it: for others, or for a processor. How fast it came then is how fast it was sent.
+func (s *Sample) idle() bool { return s.Starved && s.Load < leastWindow }
 
 // carries sets what the path is believed to carry: at least two full packets in a round trip.
 func (b *bbr) carries(bw float64) {
@@ -243,7 +247,7 @@ func (b *bbr) round(now time.Duration, s Sample) {
 		} else if !t.limited {
 			b.full++
 		}
-		if t.lossy() || b.full >= 3 || t.queue > b.filled() {
+		if t.lossy() || b.full >= 3 || t.queue > b.filled() && !t.idle {
 			b.leave(t.rate)
 			b.known = !t.limited
 		}
