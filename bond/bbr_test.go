@@ -63,6 +63,29 @@ func TestWhatAQueueDrainsAtIsWhatAPathCarries(t *testing.T) {
 	}
 }
 
+// TestLittleThatComesLateSaysNothingOfWhatAPathCarries has some pings go by a path, and come late on machines that are busy. It was held to carry two packets in a
+// round trip since then, so all went by the other one; and when that failed it took a second until it was known what this one carries.
+func TestLittleThatComesLateSaysNothingOfWhatAPathCarries(t *testing.T) {
+	b, now := &bbr{}, time.Duration(0)
+	b.Restart(0, 60*time.Millisecond)
+	first := b.Capacity()
+	for i := range 200 {
+		now += 60 * time.Millisecond
+		s := Sample{
+			Bytes: 300, RTT: 60 * time.Millisecond, MinRTT: 60 * time.Millisecond, Nap: 5 * time.Millisecond, Sent: now - 60*time.Millisecond, Load: 300,
+			Rate: 5000, Limited: true, Starved: true, Round: true,
+		}
+		if i%3 == 0 {
+			s.Queue, s.Drain = 50*time.Millisecond, 5000
+			s.RTT += s.Queue
+		}
+		b.Sample(now, s)
+	}
+	if got := b.Capacity(); got < first {
+		t.Errorf("it is held to carry %.2f Mbit/s, and %.2f before anything was sent", got*8/1e6, first*8/1e6)
+	}
+}
+
 // TestWhatWasHeldUpIsNotTakenForWhatAPathCarries has the queue of a path of 16 Mbit/s come at 37 after the whole machine has slept. All that its connection had
 // then went there at once, and its queue overflowed.
 func TestWhatWasHeldUpIsNotTakenForWhatAPathCarries(t *testing.T) {
