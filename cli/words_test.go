@@ -130,6 +130,16 @@ func TestTwoWordsAreANetwork(t *testing.T) {
 			t.Errorf("rotate: %+v", r)
 		}
 		pair[winner].stop()
+		for _, n := range []*testNode{ann, bob, cam} { // or the rendezvous stops before it has told
+			wait(t, "all to see that it has left", func() error {
+				for _, p := range n.status().Peers {
+					if p.Name == winner {
+						return fmt.Errorf("%s has it", n.status().Self.Name)
+					}
+				}
+				return nil
+			})
+		}
 	})
 	t.Run("a token does not mix with it", func(t *testing.T) {
 		other := newServer(t)
