@@ -6,11 +6,11 @@ import (
 )
 
 // flap has a link go a hundred times in a minute, from three seconds on, each time for as long as it is there.
-func flap(w *world, l *link) {
+func flap(w *world, dead func(bool)) {
 	for i := range 100 {
 		at := 3*time.Second + time.Duration(i)*600*time.Millisecond
-		w.after(at, func() { l.dead(true) })
-		w.after(at+300*time.Millisecond, func() { l.dead(false) })
+		w.after(at, func() { dead(true) })
+		w.after(at+300*time.Millisecond, func() { dead(false) })
 	}
 }
 
@@ -36,7 +36,7 @@ func TestDatagramsWaitForNoMoreThanOneRepairWhenALinkFlaps(t *testing.T) {
 			if x.back {
 				startUDP(b, a, 2, x.mbit, x.size)
 			}
-			flap(w, links[1])
+			flap(w, links[1].dead)
 			w.run(w.now + 64*time.Second)
 			lost := u.lost(0, w.now-time.Second)
 			t.Logf("%s: longest gap %v at %v, lost %d of %d, %+v", x.about, u.gap, u.gapAt, lost, len(u.sent), b.r.Stats())
@@ -53,7 +53,7 @@ func TestAFlappingLinkStallsNobody(t *testing.T) {
 		u := startUDP(a, b, 1, 6, 1200)
 		c := startTCP(a, b, 2, 0)
 		start := w.now
-		flap(w, links[1])
+		flap(w, links[1].dead)
 		w.at(start+2900*time.Millisecond, func() { u.gap, c.recvd.stall = 0, 0 })
 		w.run(start + 64*time.Second)
 		t.Logf("UDP: longest gap %v, lost %d of %d; TCP: longest stall %v at %v, again %d, timeouts %d", u.gap, u.lost(0, w.now-time.Second), len(u.sent), c.recvd.stall, c.recvd.stallAt-start, c.retrans, c.timeouts)
@@ -74,16 +74,11 @@ func TestAConnectionGoesOnWhenALinkIsToldToFlap(t *testing.T) {
 				c.useBBR()
 			}
 			start := w.now
-			told := func(down bool) {
-				a.ways[1].down = down
+			flap(w, func(dead bool) {
+				links[1].dead(dead)
+				a.ways[1].down = dead
 				a.setPaths()
-			}
-			flap(w, links[1])
-			for i := range 100 {
-				at := 3*time.Second + time.Duration(i)*600*time.Millisecond
-				w.after(at, func() { told(true) })
-				w.after(at+300*time.Millisecond, func() { told(false) })
-			}
+			})
 			w.at(start+2900*time.Millisecond, func() { c.recvd.stall = 0 })
 			w.run(start + 64*time.Second)
 			t.Logf("%s: longest stall %v at %v, again %d, timeouts %d", how, c.recvd.stall, c.recvd.stallAt-start, c.retrans, c.timeouts)
@@ -99,7 +94,7 @@ func TestAPathThatLosesIsNotTakenForLate(t *testing.T) {
 	forSeeds(t, 3, func(t *testing.T, w *world) {
 		a, b, links := twins(w, line{mbit: 16, rtt: 60 * time.Millisecond}, 2)
 		startUDP(a, b, 1, 11.76, 1200)
-		flap(w, links[1])
+		flap(w, links[1].dead)
 		w.run(w.now + 20*time.Second)
 		u := startUDP(b, a, 2, 11.76, 1200)
 		w.run(w.now + 20*time.Second)
