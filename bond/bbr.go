@@ -27,6 +27,8 @@ type bbr struct {
 
 	over    time.Duration // since when the queue has not been short; 0: it was
 	alien   time.Duration // since when it has not been as short as it would be by what is sent here
+	aliens  int           // packets that have shown that
+	jitter  time.Duration // the most meanwhile
 	asks    bool          // it is let drain whole, to see whether what is left is others'
 	before  extreme       // the largest rate of the last seconds, with its sign turned
 	emptied time.Duration // when the queue was last empty, or emptied on purpose
@@ -47,6 +49,8 @@ type trip struct {
 	queue   time.Duration // the shortest
 	queued  bool          // there was one
 	alien   time.Duration // the shortest without what was sent here
+	samples int           // of the queue
+	jitter  time.Duration // the most
 	drained bool          // what the path carries was measured
 	came    int
 	lost    int
@@ -85,6 +89,8 @@ const (
 	// Who met others lately knows after a third of it.
 	yieldFor  = 300 * time.Millisecond
 	yieldTrip = 6
+	// yieldJitter is for how much jitter a packet more has to have found it: where they come unevenly, a few in a row that are late are chance.
+	yieldJitter = 250 * time.Microsecond
 	// lookFirst and lookMost are how long the rate is that of who competes until it is looked whether others are still there. It
 	// doubles each time that they are.
 	lookFirst = 5 * time.Second
@@ -153,6 +159,7 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		if !t.queued || s.Queue < t.queue {
 			t.queue, t.queued = s.Queue, true
 		}
+		t.samples, t.jitter = t.samples+1, max(t.jitter, s.Jitter)
 		if s.Queue <= b.most/3 {
 			b.emptied = now
 		}
@@ -326,14 +333,15 @@ func (b *bbr) rivals(now time.Duration) bool {
 		return false
 	}
 	if b.alien == 0 {
-		b.alien = now
+		b.alien, b.aliens, b.jitter = now, 0, 0
 	}
+	b.aliens, b.jitter = b.aliens+b.trip.samples, max(b.jitter, b.trip.jitter)
 	wait := max(yieldTrip*b.least, yieldFor)
 	lately := b.met > 0 && now-b.met < b.patient*2
 	if lately {
 		wait /= 3
 	}
-	if now-b.alien < wait {
+	if now-b.alien < wait || b.aliens < int(b.jitter/yieldJitter) {
 		b.asks = now-b.alien >= wait/2
 		return false
 	}

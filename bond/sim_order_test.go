@@ -3,6 +3,8 @@ package bond_test
 import (
 	"testing"
 	"time"
+
+	"weft/bond"
 )
 
 // poor are links that are worth little beside a good one, as the benchmark adds them.
@@ -104,6 +106,38 @@ func TestALinkThatSeemedSlowIsUsedOnceItIsKnownThatItIsNot(t *testing.T) {
 		w.run(start + 6*time.Second)
 		if got, want := m.mean(start+3*time.Second, start+6*time.Second), 0.95*4*32*share; got < want {
 			t.Errorf("one flow has %.1f Mbit/s, want %.1f", got, want)
+		}
+	})
+}
+
+// A rivalry counts how often a path's congestion control takes others to fill its queue.
+type rivalry struct {
+	bond.Control
+	met int
+}
+
+func (r *rivalry) Sample(now time.Duration, s bond.Sample) {
+	before := r.Loses()
+	if r.Control.Sample(now, s); r.Loses() && !before {
+		r.met++
+	}
+}
+
+func TestALinkThatIsUnsteadyIsNotTakenForOneThatOthersFill(t *testing.T) {
+	forSeeds(t, 8, func(t *testing.T, w *world) {
+		var all []*rivalry
+		control := func() bond.Control {
+			all = append(all, &rivalry{Control: bond.NewBBR()})
+			return all[len(all)-1]
+		}
+		a, b := tunnel(w, true, control, line{mbit: 50, rtt: 20 * time.Millisecond}.link(w), poor["a shaky one"].link(w))
+		naps(w, 4*time.Millisecond, a, b)
+		startTCP(a, b, 1, 0)
+		w.run(w.now + 30*time.Second)
+		for _, r := range all {
+			if r.met > 0 {
+				t.Errorf("a path gives way to others %d times, and there are none", r.met)
+			}
 		}
 	})
 }
