@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -188,8 +189,10 @@ func TestConditionsAreThoseOfTheTimeBetweenTwoLooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Others may have the processor for most of the time, and the collector may work beside.
-	if c.Nodes < 0.05 || c.Nodes != c.Bench || c.Busy <= 0 || c.Busy > 1.1 {
+	// Others may have the processor for most of the time, and the collector may work beside. The process is read twice, as a node and as the benchmark, and the
+	// kernel counts in hundredths of a second: each reading may miss one at either end.
+	const tick = 0.01 / 0.2
+	if c.Nodes < 0.05 || math.Abs(c.Nodes-c.Bench) > 2.5*tick || c.Busy <= 0 || c.Busy > 1.1 {
 		t.Errorf("a process that never rests is %+v", c)
 	}
 }

@@ -162,9 +162,8 @@ func TestAHandshakeFromAnUnknownAddressIsAnsweredFromTheSocketThatItCameTo(t *te
 	if bRoute := b.Engine.peer(1).route.Load(); bRoute != nil {
 		t.Errorf("b has learned the route %v by itself", bRoute.via)
 	}
-	if counters(a, b.id, via).RxPackets == 0 {
-		t.Errorf("the answer did not come from %v: %+v", bAddr, a.Counters(nil, b.id))
-	}
+	// What comes is counted at the end of what was read at once, and the packet that the answer let go may be quicker.
+	eventually(t, "an answer from where the handshake went", func() bool { return counters(a, b.id, via).RxPackets > 0 })
 }
 
 func TestASpareSocketIsOfOneAddressFamily(t *testing.T) {
