@@ -47,9 +47,8 @@ type trip struct {
 	starved bool          // since there was nothing to be sent
 	idle    bool          // and less than the least window was under way
 	queue   time.Duration // the shortest
-	queued  bool          // there was one
 	alien   time.Duration // the shortest without what was sent here
-	samples int           // of the queue
+	samples int           // of the queue; 0: it is not known
 	jitter  time.Duration // the most
 	drained bool          // what the path carries was measured
 	came    int
@@ -153,11 +152,11 @@ func (b *bbr) Sample(now time.Duration, s Sample) {
 		b.short = min(max(b.least/16, queueLeast), queueMost) + s.Jitter + time.Duration(segment/-b.peak.add(now, peakWithin, -b.bw)*1e9)
 		b.most = b.short + 2*s.Nap
 		own := time.Duration(float64(s.Load)/-b.before.add(now, beforeWithin, -b.bw)*1e9) - b.least
-		if alien := s.Queue - max(own, 0); !t.queued || alien < t.alien {
+		if alien := s.Queue - max(own, 0); t.samples == 0 || alien < t.alien {
 			t.alien = alien
 		}
-		if !t.queued || s.Queue < t.queue {
-			t.queue, t.queued = s.Queue, true
+		if t.samples == 0 || s.Queue < t.queue {
+			t.queue = s.Queue
 		}
 		t.samples, t.jitter = t.samples+1, max(t.jitter, s.Jitter)
 		if s.Queue <= b.most/3 {
@@ -241,7 +240,7 @@ func (b *bbr) leave(bw float64) {
 func (t *trip) lossy() bool { return t.lost*50 > t.came+t.lost && t.lost >= 3*segment }
 
 // crowded reports whether others kept a queue standing all the time, which is seen without a look where what is sent here does not fill it.
-func (t *trip) crowded(short time.Duration) bool { return t.queued && t.alien > short }
+func (t *trip) crowded(short time.Duration) bool { return t.samples > 0 && t.alien > short }
 
 // round is the end of a round trip.
 func (b *bbr) round(now time.Duration, s Sample) {
@@ -266,7 +265,7 @@ func (b *bbr) round(now time.Duration, s Sample) {
 		}
 	case look:
 		switch {
-		case t.queued && t.queue <= b.short:
+		case t.samples > 0 && t.queue <= b.short:
 			b.mode, b.gain, b.over, b.excess = steady, 1, 0, false
 		case now >= b.until:
 			b.patient = min(2*b.patient, lookMost)
@@ -292,7 +291,7 @@ func (b *bbr) steer(now time.Duration) {
 		return
 	}
 	switch {
-	case !t.queued:
+	case t.samples == 0:
 		b.gain = 1
 	case t.queue > b.most:
 		again := b.over != 0
